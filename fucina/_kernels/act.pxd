@@ -1,0 +1,122 @@
+"""Activations to int8 blocks, the right-hand sides of quantized products.
+
+Computes, per block of B elements x:
+
+    q8_0, q8_1 (B = 32)   d = max|x| / 127,  q = round_half_away(x / d),  stored scale f16(d);
+                          q8_0 keeps S = sum(q),  q8_1 keeps s = f16(d * sum(q))
+    q8_k (B = 256)        c = -127 / (first x of largest magnitude),  q = min(round_half_even(c * x), 127),
+                          d = 1 / c,  sums of q over 16 and over 32 elements
+
+A block that holds a non-finite value gets d = NaN and q = 0, so that its row of the product is NaN; a block whose
+scale has no finite inverse counts as zero. q never is -128: the sign trick of the products relies on it.
+
+Memory: columns (rows of x) are grouped in tiles of ``tile``; block b of column r in a tile of nc columns that
+starts at column t is entry ``t * nb + b * nc + (r - t)`` of ``qs``, ``d`` and ``aux``. A product walks blocks
+outside and columns inside, so it reads these arrays from front to back, whatever k is; strided rows would fall
+into the same cache set when k is a power of two.
+"""
+
+from libc.math cimport INFINITY, NAN
+from libc.stdint cimport int8_t, int16_t, int32_t
+
+from simd cimport (
+    f8, f8_abs, f8_hmax, f8_isfinite_all, f8_load, f8_max, f8_mul, f8_round_away_i8, f8_round_even_i8, f8_set1, f8_zero,
+    fu_f16_f32, fu_f32_f16,
+)
+from team cimport share_start
+
+cdef enum:
+    Q8_0 = 0
+    Q8_1 = 1
+    Q8_K = 2
+
+cdef struct ActArgs:
+    const float* x
+    int8_t* qs
+    float* d
+    char* aux
+    Py_ssize_t m, k, tile
+    int kind
+
+
+cdef inline Py_ssize_t act_block(int kind) noexcept nogil:
+    """Elements per block."""
+    return 256 if kind == Q8_K else 32
+
+
+cdef inline Py_ssize_t act_aux(int kind) noexcept nogil:
+    """Bytes of sums per block: one number, or 16 + 8 of 16 bits."""
+    return 48 if kind == Q8_K else 4
+
+
+cdef inline int amax_of(const float* x, int n, float* amax) noexcept nogil:
+    """max|x| of n elements (a multiple of 32); returns whether all are finite."""
+    cdef f8 m0 = f8_zero(), v
+    cdef int i, finite = 1
+    for i in range(0, n, 8):
+        v = f8_abs(f8_load(x + i))
+        finite &= f8_isfinite_all(v)
+        m0 = f8_max(m0, v)
+    amax[0] = f8_hmax(m0)
+    return finite
+
+
+cdef inline void block32(const float* x, int8_t* q, float* d, char* aux, int kind) noexcept nogil:
+    cdef float amax, scale, inv
+    cdef int i, total = 0
+    cdef int finite = amax_of(x, 32, &amax)
+    scale = amax / <float>127.0
+    inv = <float>1.0 / scale if scale > 0 else <float>0.0
+    if not finite or inv == INFINITY:
+        inv = 0
+        scale = <float>NAN if not finite else <float>0.0
+    for i in range(0, 32, 8):
+        f8_round_away_i8(q + i, f8_mul(f8_load(x + i), f8_set1(inv)), finite)
+    for i in range(32):
+        total += q[i]
+    d[0] = fu_f16_f32(fu_f32_f16(scale))
+    if kind == Q8_1:
+        (<float*> aux)[0] = fu_f16_f32(fu_f32_f16(scale * <float> total))
+    else:
+        (<int32_t*> aux)[0] = total
+
+
+cdef inline void block256(const float* x, int8_t* q, float* d, char* aux) noexcept nogil:
+    cdef float amax, c = 0, first = 0
+    cdef int i, j, s
+    cdef int16_t* sums = <int16_t*> aux
+    cdef int finite = amax_of(x, 256, &amax)
+    if finite and amax > 0:
+        for i in range(256):
+            if x[i] == amax or x[i] == -amax:
+                first = x[i]
+                break
+        c = <float>-127.0 / first
+        if c == INFINITY or c == -INFINITY:
+            c = 0
+    d[0] = <float>NAN if not finite else (<float>1.0 / c if c != 0 else <float>0.0)
+    for i in range(0, 256, 8):
+        f8_round_even_i8(q + i, f8_mul(f8_load(x + i), f8_set1(c)), finite)
+    for j in range(16):
+        s = 0
+        for i in range(16):
+            s += q[16 * j + i]
+        sums[j] = <int16_t> s
+    for j in range(8):
+        sums[16 + j] = sums[2 * j] + sums[2 * j + 1]
+
+
+cdef inline void quantize_act(const ActArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    cdef Py_ssize_t size = act_block(a.kind)
+    cdef Py_ssize_t aux_bytes = act_aux(a.kind)
+    cdef Py_ssize_t nb = a.k // size
+    cdef Py_ssize_t r, b, t, nc, at
+    for r in range(share_start(a.m, ith, nth), share_start(a.m, ith + 1, nth)):
+        t = r // a.tile * a.tile
+        nc = min(a.tile, a.m - t)
+        for b in range(nb):
+            at = t * nb + b * nc + (r - t)
+            if a.kind == Q8_K:
+                block256(a.x + r * a.k + b * size, a.qs + at * size, a.d + at, a.aux + at * aux_bytes)
+            else:
+                block32(a.x + r * a.k + b * size, a.qs + at * size, a.d + at, a.aux + at * aux_bytes, a.kind)

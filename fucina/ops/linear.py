@@ -1,0 +1,132 @@
+"""The linear layer: y = x wᵀ + b with dense or quantized weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fucina.formats import PackedQTensor, QTensor
+from fucina.runtime import tuning
+from fucina.runtime.isa import kernel
+from fucina.runtime.threads import enter, leave
+from fucina.runtime.workspace import aligned_empty, scratch
+
+from . import _check
+
+GATE = tuning.value("FUCINA_GATE_MATMUL")
+
+# Which activation a weight format meets: the one place that pairs them.
+ACTIVATIONS = {"q8_0": 0, "q8_1": 1, "q8_k": 2}
+DENSE = {"float32": 0, "float16": 1, "bfloat16": 2}
+
+
+def linear(x, w, bias=None, *, out=None) -> np.ndarray:
+    """Product with the rows of a weight matrix: ``y[..., n] = sum_k x[..., k] * w[n, k] + bias[n]``.
+
+    Parameters
+    ----------
+    x : array_like of float32, shape (..., k)
+    w : ndarray, QTensor or PackedQTensor, shape (n, k)
+        Weights in float32, float16, bfloat16 or a block format. They are used as they are stored: block formats
+        meet activations that are quantized to 8 bits by ggml's rules, 16-bit weights are widened on the fly.
+    bias : array_like of float32, shape (n,), optional
+    out : ndarray of float32, shape (..., n), optional
+
+    Returns
+    -------
+    ndarray of float32, shape (..., n)
+        The same bits for any number of threads, any instruction set, packed or not, and for a row of ``x`` alone
+        or in a batch.
+
+    Raises
+    ------
+    TypeError
+        For another dtype or kind of weight.
+    ValueError
+        If the shapes do not fit.
+    """
+    x = _check.f32(x, "x")
+    quantized = isinstance(w, (QTensor, PackedQTensor))
+    if not quantized and not isinstance(w, np.ndarray):
+        raise TypeError(f"w must be an ndarray, QTensor or PackedQTensor, got {type(w).__name__}")
+    if len(w.shape) != 2:
+        raise ValueError(f"w must be a matrix (n, k), got shape {w.shape}")
+    n, k = w.shape
+    if x.ndim == 0 or x.shape[-1] != k:
+        raise ValueError(f"the last axis of x must have the {k} columns of w {w.shape}, got x of shape {x.shape}")
+    if bias is not None:
+        bias = _check.f32(bias, "bias", 1)
+        if bias.shape[0] != n:
+            raise ValueError(f"bias must have the {n} rows of w {w.shape}, got shape {bias.shape}")
+    rows = x.reshape(-1, k) if x.ndim != 2 else x
+    m = rows.shape[0] if k else x.size // max(k, 1) or int(np.prod(x.shape[:-1]))
+    target = _check.Output(out, x.shape[:-1] + (n,), x, bias)
+    y = target.array.reshape(m, n)
+    if m == 0 or n == 0:
+        return target.done()
+    if k == 0:
+        y[...] = 0 if bias is None else bias
+        return target.done()
+    nth = enter(m * n * k, GATE)
+    try:
+        if quantized:
+            _quantized(rows, w, bias, y, nth)
+        else:
+            _dense(rows, w, bias, y, nth)
+    finally:
+        leave(nth)
+    return target.done()
+
+
+def _quantized(x, w, bias, y, nth):
+    spec = w.spec
+    if spec.code < 0:
+        raise ValueError(f"there is no product for weights of format {spec.name}")
+    packed = isinstance(w, PackedQTensor)
+    data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
+    kernels = kernel("linear_quant")
+    kind = ACTIVATIONS[spec.activation]
+    space = scratch(kernels.scratch_bytes(kind, x.shape[0], x.shape[1], spec.row_bytes(x.shape[1]), nth))
+    kernels.linear_quant_into_unchecked(
+        spec.code, kind, spec.nbytes, spec.half_at, packed, data, x, bias, y, space, nth
+    )
+
+
+def _dense(x, w, bias, y, nth):
+    code = DENSE.get(w.dtype.name)
+    if code is None or not w.dtype.isnative:
+        raise TypeError(f"w must be float32, float16 or bfloat16 in native byte order, got {_check.describe(w)}")
+    if not w.flags.c_contiguous:
+        w = np.ascontiguousarray(w)
+    kernels = kernel("linear_dense")
+    space = scratch(kernels.scratch_bytes(x.shape[0], nth))
+    kernels.linear_dense_into_unchecked(code, w.view(np.uint8), x, bias, y, space, nth)
+
+
+def pack(w: QTensor) -> PackedQTensor:
+    """Interleave the rows of a quantized matrix by 8, the layout of the fastest products.
+
+    Parameters
+    ----------
+    w : QTensor, shape (n, k)
+
+    Returns
+    -------
+    PackedQTensor
+        As many bytes as before, with n rounded up to a multiple of 8.
+    """
+    if not isinstance(w, QTensor):
+        raise TypeError(f"pack takes a QTensor, got {type(w).__name__}")
+    if w.ndim != 2:
+        raise ValueError(f"pack takes a matrix, got shape {w.shape}")
+    if w.spec.code < 0:
+        raise ValueError(f"there is no packed layout for format {w.format}")
+    n, row_bytes = w.data.shape
+    panels = aligned_empty((-(-n // 8), 8 * row_bytes), np.uint8)
+    if panels.size:
+        data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
+        nth = enter(panels.size, GATE)
+        try:
+            kernel("linear_quant").pack_rows_into_unchecked(w.spec.nbytes, w.spec.half_at, data, panels, nth)
+        finally:
+            leave(nth)
+    return PackedQTensor(panels, w.spec, w.shape)

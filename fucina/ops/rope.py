@@ -1,0 +1,105 @@
+"""Rotary position embedding."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from fucina.runtime import tuning
+from fucina.runtime.isa import kernel
+from fucina.runtime.threads import enter, leave
+
+from . import _check
+
+GATE = tuning.value("FUCINA_GATE_ROWS")
+
+
+@lru_cache(maxsize=64)
+def _frequencies(pairs: int, theta: float, freq_scale: float) -> np.ndarray:
+    """Angle per position of every pair: ``freq_scale * theta^(-i / pairs)`` in float64."""
+    return freq_scale * theta ** (-np.arange(pairs) / pairs)
+
+
+def rope_tables(positions, pairs: int, theta: float = 1e4, freq_scale: float = 1.0, freq_factors=None):
+    """Cosines and sines of ``position * freq_scale * theta^(-i / pairs) / freq_factors[i]``.
+
+    Parameters
+    ----------
+    positions : array_like of int, shape (seq,)
+    pairs : int
+    theta, freq_scale : float
+    freq_factors : array_like, shape (pairs,), optional
+
+    Returns
+    -------
+    cos, sin : ndarray of float32, shape (seq, pairs)
+        Computed in float64 and rounded once.
+    """
+    freq = _frequencies(pairs, theta, freq_scale)
+    if freq_factors is not None:
+        freq = freq / np.asarray(freq_factors, np.float64)
+    angle = np.asarray(positions, np.float64)[:, None] * freq
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+
+
+def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | None = None, freq_scale: float = 1.0,
+         freq_factors=None, tables=None, out=None) -> np.ndarray:
+    """Rotate pairs of features by angles that grow with the position.
+
+    Pair i of the token at position p turns by ``p * freq_scale * theta^(-2i / dims) / freq_factors[i]``.
+
+    Parameters
+    ----------
+    x : array_like of float32, shape (seq, heads, d)
+    positions : array_like of int, shape (seq,)
+        May be negative.
+    mode : {"half", "interleaved"}
+        Feature i pairs with i + dims/2, or 2i with 2i + 1.
+    theta : float
+        Base of the frequencies.
+    dims : int, optional
+        How many leading features are rotated (even, at most d); the rest is copied. All by default.
+    freq_scale : float
+        1 / factor for linear position interpolation.
+    freq_factors : array_like, shape (dims / 2,), optional
+        Divisors of the frequencies.
+    tables : tuple of two ndarrays, optional
+        Result of ``rope_tables`` for these positions, to be shared by several calls; the parameters that make the
+        tables are then not looked at.
+    out : ndarray of float32, shape ``x.shape``, optional
+        May be ``x`` itself.
+
+    Returns
+    -------
+    ndarray of float32, shape ``x.shape``
+    """
+    x = _check.f32(x, "x", 3)
+    seq, _, d = x.shape
+    if mode not in ("half", "interleaved"):
+        raise ValueError(f"mode must be 'half' or 'interleaved', got {mode!r}")
+    dims = d if dims is None else dims.__index__()
+    if dims % 2 or not 0 < dims <= d:
+        raise ValueError(f"dims must be even and between 2 and the {d} features of a head, got {dims}")
+    pairs = dims // 2
+    if tables is None:
+        positions = np.asarray(positions)
+        if positions.dtype.kind not in "iu" or positions.shape != (seq,):
+            raise ValueError(f"positions must be {seq} integers, got {_check.describe(positions)}")
+        theta, freq_scale = _check.positive(theta, "theta"), _check.positive(freq_scale, "freq_scale")
+        if freq_factors is not None:
+            freq_factors = np.asarray(freq_factors)
+            if freq_factors.shape != (pairs,):
+                raise ValueError(f"freq_factors must have shape ({pairs},), got {freq_factors.shape}")
+        tables = rope_tables(positions, pairs, theta, freq_scale, freq_factors)
+    cos, sin = (_check.f32(t, "tables", 2) for t in tables)
+    if cos.shape != (seq, pairs) or sin.shape != (seq, pairs):
+        raise ValueError(f"tables must have shape ({seq}, {pairs}), got {cos.shape} and {sin.shape}")
+    target = _check.Output(out, x.shape, x, in_place=True)
+    if x.size:
+        nth = enter(x.size, GATE)
+        try:
+            kernel("rope").rope_into_unchecked(x, cos, sin, mode == "interleaved", target.array, nth)
+        finally:
+            leave(nth)
+    return target.done()
