@@ -1,0 +1,84 @@
+"""Panels of eight interleaved rows, and what every tile of a quantized product is given.
+
+A panel holds 8 rows, word by word: a block, seen as 32-bit words, becomes [word][row], so 32 bytes are the same word of
+8 rows. A block with an odd 16-bit field (``half_at`` in the format table) keeps the 8 halves in front:
+[half x 8][word][row]. A panel has exactly the bytes of its rows, every vector load is a load of 8 rows, and because
+scales, nibbles and fifth bits sit in the same places of every row, unpacking them is one operation for all 8.
+"""
+
+from libc.stdint cimport int8_t
+from libc.string cimport memcpy
+
+from simd cimport f8, f8_add, f8_load, f8_store, fu_prefetch, w8_transpose4
+
+# Columns of an activation tile. 16 columns of k = 4096 and their scales are 72 KiB (second-level cache), of
+# k = 1536 27 KiB (first level); the accumulators are 512 bytes.
+cdef enum:
+    TILE = 16
+
+cdef struct LinearArgs:
+    const char* w           # rows of blocks, or panels
+    Py_ssize_t row_bytes
+    int packed
+    const int8_t* qs        # activations, as act.pxd lays them out in tiles of TILE
+    const float* d
+    const char* aux
+    const float* bias       # or NULL
+    float* out
+    char* scratch           # one panel per share
+    Py_ssize_t scratch_stride
+    Py_ssize_t m, n, k
+
+
+cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:
+    return (n + 63) & ~<Py_ssize_t> 63
+
+
+cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, const int nbytes,
+                            const int half_at, char* panel) noexcept nogil:
+    """Rows ``w + i * stride`` to one panel; with fewer than 8 rows the last one is repeated.
+
+    Inlined with the constants of a format, the loop over a block's words unrolls.
+    """
+    cdef const char* src[8]
+    cdef char* dst = panel
+    cdef int words = nbytes // 4
+    cdef int skip = 2 if half_at == 0 else 0
+    cdef int i, j, at
+    cdef Py_ssize_t b
+    for i in range(8):
+        src[i] = w + min(i, rows - 1) * stride
+    for b in range(blocks):
+        # Eight short rows are no stream that hardware follows: ask for the next panel's bytes while this one is read.
+        for i in range((8 * nbytes + 63) // 64):
+            fu_prefetch(w + 8 * stride + 8 * b * nbytes + 64 * i)
+        if half_at >= 0:
+            for i in range(8):
+                memcpy(dst + 2 * i, src[i] + half_at, 2)
+            dst += 16
+        # Four words at a time; the last group is shifted back over words that were already done.
+        for j in range((words + 3) // 4):
+            at = min(4 * j, words - 4)
+            w8_transpose4(src, skip + 4 * at, dst + 32 * at)
+        dst += 32 * words
+        for i in range(8):
+            src[i] += nbytes
+
+
+cdef inline void finish(f8 acc, const float* bias, float* out, int rows) noexcept nogil:
+    """Write one column of a panel: ``rows`` outputs, with the bias added last."""
+    cdef float lane[8]
+    cdef float edge[8]
+    cdef int i
+    if rows == 8:
+        if bias != NULL:
+            acc = f8_add(acc, f8_load(bias))
+        f8_store(out, acc)
+        return
+    if bias != NULL:
+        for i in range(8):
+            edge[i] = bias[i] if i < rows else 0
+        acc = f8_add(acc, f8_load(edge))
+    f8_store(lane, acc)
+    for i in range(rows):
+        out[i] = lane[i]
