@@ -22,7 +22,7 @@ from simd cimport (
     f8, f8_add, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose, f8_zero,
     fu_f16_f32,
 )
-from team cimport core_t, run_team
+from team cimport core_t, run_team, step_of
 from vmath cimport f8_exp, load_part, store_part
 
 cdef enum:
@@ -46,6 +46,9 @@ cdef struct Args:
     Py_ssize_t tile, part                           # queries and heads of a task
     float scale
     int causal
+    # In a program the cache moves and grows between runs: its address and length are read when the step runs.
+    const char* const* caches       # where k and v are now, or NULL
+    const Py_ssize_t* length        # how many keys there are now
 
 
 cdef inline f8 load8(const Cell* p, Py_ssize_t i) noexcept nogil:
@@ -217,7 +220,12 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
 
 cdef void attention(const Cell* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Every nth-th task. The pointer's type only selects the cache type; it points to ``Args``."""
-    cdef const Args* a = <const Args*> args
+    cdef Args now = (<const Args*> args)[0]
+    cdef const Args* a = &now
+    if now.caches != NULL:
+        now.k = now.caches[0]
+        now.v = now.caches[1]
+        now.kv_seq = now.length[0]
     cdef Py_ssize_t group = a.heads // a.kv_heads
     cdef Py_ssize_t parts = (group + a.part - 1) // a.part
     cdef Py_ssize_t tiles = (a.seq + a.tile - 1) // a.tile
@@ -247,15 +255,9 @@ def scratch_floats(Py_ssize_t rows, Py_ssize_t d, Py_ssize_t keys):
     return 16 * max(dp, <Py_ssize_t> KEYS) + 2 * rows * dp + rows * (keys + 15) // 16 * 16 + 16 * rows
 
 
-def attention_into_unchecked(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] k,
-                             const unsigned char[:, :, :] v, const float[:, ::1] bias, float scale, bint causal,
-                             Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t tile, Py_ssize_t part,
-                             float[:, ::1] scratch, Py_ssize_t nth):
-    """Queries [seq, heads, d] over keys and values [kv_seq, kv_heads, bytes] of f32 (code 0), f16 (1) or q8_0 (2).
-
-    The queries are the last ``seq`` positions; ``window`` 0 is unlimited. ``tile`` queries times ``part`` heads make a
-    task; ``scratch`` has a row of ``scratch_floats`` for each share.
-    """
+cdef Args filled(const float[:, :, ::1] q, const unsigned char[:, :, :] k, const unsigned char[:, :, :] v,
+                 const float[:, ::1] bias, float scale, bint causal, Py_ssize_t window, float[:, :, ::1] out,
+                 Py_ssize_t tile, Py_ssize_t part, float[:, ::1] scratch):
     cdef Args a
     a.q = &q[0, 0, 0]
     a.k = <const char*> &k[0, 0, 0]
@@ -280,5 +282,34 @@ def attention_into_unchecked(int code, const float[:, :, ::1] q, const unsigned 
     a.part = part
     a.scale = scale
     a.causal = causal
+    a.caches = NULL
+    a.length = NULL
+    return a
+
+
+def attention_into_unchecked(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] k,
+                             const unsigned char[:, :, :] v, const float[:, ::1] bias, float scale, bint causal,
+                             Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t tile, Py_ssize_t part,
+                             float[:, ::1] scratch, Py_ssize_t nth):
+    """Queries [seq, heads, d] over keys and values [kv_seq, kv_heads, bytes] of f32 (code 0), f16 (1) or q8_0 (2).
+
+    The queries are the last ``seq`` positions; ``window`` 0 is unlimited. ``tile`` queries times ``part`` heads make a
+    task; ``scratch`` has a row of ``scratch_floats`` for each share.
+    """
+    cdef Args a = filled(q, k, v, bias, scale, causal, window, out, tile, part, scratch)
     with nogil:
         run_team(core_of(code), &a, scratch.shape[0], nth)
+
+
+def attention_step(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] k, const unsigned char[:, :, :] v,
+                   float scale, Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t part, float[:, ::1] scratch,
+                   const long long[::1] caches, const long long[::1] length):
+    """Causal attention as a step of a program.
+
+    ``k`` and ``v`` tell the strides of a cache; ``caches`` [2] holds the addresses and ``length`` [1] the number of keys
+    at the time of each run. ``scratch`` has a row for each share.
+    """
+    cdef Args a = filled(q, k, v, None, scale, True, window, out, q.shape[0], part, scratch)
+    a.caches = <const char* const*> &caches[0]
+    a.length = <const Py_ssize_t*> &length[0]
+    return step_of(core_of(code), &a, sizeof(a))

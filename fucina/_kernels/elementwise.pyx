@@ -8,7 +8,7 @@ last vector is padded, so every element sees the same arithmetic whatever the nu
 from simd cimport (
     f8, f8_abs, f8_add, f8_div, f8_max, f8_mul, f8_set1, f8_sqrt, f8_sub, f8_zero,
 )
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 from vmath cimport (
     f8_exp, f8_gelu, f8_gelu_quant, f8_maximum, f8_minimum, f8_sigmoid, f8_silu, f8_tanh, load_part, store_part,
 )
@@ -119,3 +119,9 @@ def scale_into_unchecked(const float[::1] x, float s, float[::1] out, Py_ssize_t
     cdef Args a = Args(&x[0], NULL, &out[0], x.shape[0], SCALE, s)
     with nogil:
         run_team(<core_t> elementwise, &a, 4 * nth, nth)
+
+
+def binary_step(int op, const float[::1] x, const float[::1] y, float[::1] out):
+    """``binary_into_unchecked`` as a step of a program."""
+    cdef Args a = Args(&x[0], &y[0], &out[0], x.shape[0], op, 0)
+    return step_of(<core_t> elementwise, &a, sizeof(a))

@@ -21,7 +21,7 @@ from act cimport ActArgs, act_aux, act_block, quantize_act
 from blocks cimport Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Block
 from panel cimport TILE, LinearArgs, finish, interleave, up64
 from simd cimport f8
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport tile_32
 from tile_k cimport tile_k, tile_q6_k
 
@@ -126,6 +126,29 @@ def linear_quant_into_unchecked(int code, int kind, int nbytes, int half_at, bin
         # Quantizing is a few per cent of the product's work: a handful of rows is not worth a second region.
         run_team(<core_t> quantize_act, &act, min(4 * nth, m), nth if m >= 8 else 1)
         run_team(core_of(code), &a, 4 * nth if nth > 1 else 1, nth)
+
+
+def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, const signed char[::1] qs, const float[::1] d,
+                      const unsigned char[::1] aux, const float[::1] bias, float[:, ::1] out, Py_ssize_t k,
+                      unsigned char[::1] scratch):
+    """The product alone as a step of a program: activations come quantized, ``scratch`` holds a panel per share."""
+    cdef LinearArgs a
+    a.w = <const char*> &w[0, 0]
+    a.row_bytes = w.shape[1] // 8 if packed else w.shape[1]
+    a.packed = packed
+    a.qs = <const int8_t*> &qs[0]
+    a.d = &d[0]
+    a.aux = <const char*> &aux[0]
+    a.bias = NULL
+    if bias is not None:
+        a.bias = &bias[0]
+    a.out = &out[0, 0]
+    a.scratch = <char*> &scratch[0]
+    a.scratch_stride = up64(8 * a.row_bytes)
+    a.m = out.shape[0]
+    a.n = out.shape[1]
+    a.k = k
+    return step_of(core_of(code), &a, sizeof(a))
 
 
 cdef struct PackArgs:

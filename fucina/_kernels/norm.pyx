@@ -8,7 +8,7 @@ the instruction set nor on threads, which get whole rows. In place is allowed.
 from libc.math cimport sqrtf
 
 from simd cimport f8, f8_add, f8_fma, f8_hsum, f8_mul, f8_set1, f8_zero
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 from vmath cimport load_part, store_part
 
 cdef struct Args:
@@ -48,9 +48,7 @@ cdef void rms_norm(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
             i += 8
 
 
-def rms_norm_into_unchecked(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out,
-                            Py_ssize_t nth):
-    """``weight`` may be None."""
+cdef Args filled(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out):
     cdef Args a
     a.x = &x[0, 0]
     a.weight = NULL
@@ -60,5 +58,18 @@ def rms_norm_into_unchecked(const float[:, ::1] x, const float[::1] weight, floa
     a.rows = x.shape[0]
     a.n = x.shape[1]
     a.eps = eps
+    return a
+
+
+def rms_norm_into_unchecked(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out,
+                            Py_ssize_t nth):
+    """``weight`` may be None."""
+    cdef Args a = filled(x, weight, eps, out)
     with nogil:
         run_team(<core_t> rms_norm, &a, min(a.rows, 4 * nth), nth)
+
+
+def rms_norm_step(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out):
+    """The same as a step of a program."""
+    cdef Args a = filled(x, weight, eps, out)
+    return step_of(<core_t> rms_norm, &a, sizeof(a))

@@ -8,7 +8,7 @@ identities of the library rotate by the same numbers. Threads get whole position
 """
 
 from simd cimport fu_fma
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 
 cdef struct Args:
     const float* x
@@ -52,3 +52,11 @@ def rope_into_unchecked(const float[:, :, ::1] x, const float[:, ::1] cos, const
                        cos.shape[1], interleaved)
     with nogil:
         run_team(<core_t> rope, &a, min(a.seq, 4 * nth), nth)
+
+
+def rope_step(const float[:, :, ::1] x, const float[:, ::1] cos, const float[:, ::1] sin, bint interleaved,
+              float[:, :, ::1] out):
+    """The same as a step of a program."""
+    cdef Args a = Args(&x[0, 0, 0], &cos[0, 0], &sin[0, 0], &out[0, 0, 0], x.shape[0], x.shape[1], x.shape[2],
+                       cos.shape[1], interleaved)
+    return step_of(<core_t> rope, &a, sizeof(a))

@@ -4,6 +4,7 @@ Shares are handed out dynamically and there may be more of them than threads, wh
 taken away by a neighbour. A core must compute the same values for any ``nth``.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cython.parallel cimport prange
 
 ctypedef void (*core_t)(const void* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
@@ -21,3 +22,8 @@ cdef inline void run_team(core_t core, const void* args, Py_ssize_t shares, Py_s
 cdef inline Py_ssize_t share_start(Py_ssize_t total, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """First item of share ``ith`` when ``total`` items are split evenly in order."""
     return total * ith // nth
+
+
+cdef inline tuple step_of(core_t core, const void* args, Py_ssize_t size):
+    """A step of a program: the core's address and a copy of its arguments."""
+    return <Py_ssize_t> core, PyBytes_FromStringAndSize(<const char*> args, size)

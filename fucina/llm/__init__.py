@@ -5,3 +5,16 @@
 >>> for piece in model.generate("Once upon a time", max_tokens=64):  # doctest: +SKIP
 ...     print(piece, end="", flush=True)
 """
+
+from .arch import ARCHITECTURES, Architecture, Config
+from .cache import Cache
+from .chat import ChatTemplate
+from .generate import Generation, GenerationStats
+from .model import Model, load
+from .sampling import Sampler
+from .tokenizer import Tokenizer, load_tokenizer
+
+__all__ = [
+    "ARCHITECTURES", "Architecture", "Cache", "ChatTemplate", "Config", "Generation", "GenerationStats", "Model",
+    "Sampler", "Tokenizer", "load", "load_tokenizer",
+]  # fmt: skip

@@ -46,7 +46,7 @@ def _text_size(value, limit: int = MAX_SIZE) -> int:
         return _size(value)
     size = 0
     for item in value.items() if isinstance(value, dict) else value:
-        size += 2 + _text_size(item, limit - size)
+        size += 20 + _text_size(item, limit - size)  # walking costs as much as 20 characters
         if size > limit:
             break
     return size

@@ -14,6 +14,6 @@ from .rope import rope, rope_tables
 from .softmax import softmax
 
 __all__ = [
-    *_elementwise, "attention", "dequantize", "embedding", "linear", "pack", "quantize", "rms_norm", "rope", "rope_tables",
-    "softmax",
+    *_elementwise, "attention", "dequantize", "embedding", "linear", "pack", "quantize", "rms_norm", "rope",
+    "rope_tables", "softmax",
 ]

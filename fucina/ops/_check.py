@@ -1,11 +1,13 @@
 """Argument checks that the operations share. Everything a kernel relies on is established here, once.
 
-Inputs may be strided, read-only or memory-mapped: what is not C-contiguous is copied. ``out`` must have the exact
-shape and dtype; where a kernel cannot write into it directly (strided, or overlapping an input) the result is computed
-aside and copied into it, so the caller's array always holds the result.
+Inputs may be strided, read-only or memory-mapped: what is not C-contiguous and aligned is copied. ``out`` must have the
+exact shape and dtype; where a kernel cannot write into it directly (strided, not aligned, or overlapping an input) the
+result is computed aside and copied into it, so the caller's array always holds the result.
 """
 
 from __future__ import annotations
+
+import operator
 
 import numpy as np
 
@@ -20,9 +22,12 @@ def f32(x, name: str, ndim: int | None = None) -> np.ndarray:
         raise TypeError(f"{name} must be float32 in native byte order, got {describe(x)}")
     if ndim is not None and x.ndim != ndim:
         raise ValueError(f"{name} must have {ndim} axes, got shape {x.shape}")
-    if not x.flags.c_contiguous:
-        x = np.ascontiguousarray(x)
-    return x
+    return contiguous(x)
+
+
+def contiguous(x: np.ndarray) -> np.ndarray:
+    """``x`` itself when it is C-contiguous and aligned, else a copy that is."""
+    return x if x.flags.c_contiguous and x.flags.aligned else x.copy(order="C")
 
 
 def describe(x: np.ndarray) -> str:
@@ -49,7 +54,7 @@ class Output:
         if not out.flags.writeable:
             raise ValueError("out is read-only")
         self.final = out
-        direct = out.flags.c_contiguous and not any(
+        direct = out.flags.c_contiguous and out.flags.aligned and not any(
             np.may_share_memory(out, x) and not (in_place and same_memory(out, x)) for x in inputs if x is not None
         )
         self.array = out if direct else np.empty(shape, dtype)
@@ -77,12 +82,23 @@ def number_(value, name: str) -> float:
     """Any real number as a float; TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.floating, np.integer)):
         raise TypeError(f"{name} must be a number, got {type(value).__name__}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is beyond the range of a float") from None
+
+
+def integer(value, name: str) -> int:
+    """Any integer; TypeError for anything else."""
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
 
 
 def axis_index(axis, ndim: int) -> int:
     """``axis`` as a non-negative index; ValueError when out of range."""
-    index = axis.__index__()
+    index = integer(axis, "axis")
     if not -ndim <= index < ndim:
         raise ValueError(f"axis {axis} is out of range for {ndim} axes")
     return index % ndim

@@ -17,6 +17,7 @@ from . import _check
 GATE = tuning.value("FUCINA_GATE_MATMUL")
 _CELLS = {"float32": 0, "float16": 1}
 _Q8_0 = 2
+_NAMES = ("float32", "float16", "q8_0")
 
 # A task holds about this many scores: 256 KiB of f32, half of a second-level cache of 512 KiB.
 SCORES = 65536
@@ -56,7 +57,8 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, windo
     code, kd, k_shape = _cells(k, "k")
     v_code, vd, v_shape = _cells(v, "v")
     if code != v_code or k_shape != v_shape:
-        raise ValueError(f"k and v must have the same type and shape, got {_kind(k)} and {_kind(v)}")
+        kinds = (f"{name} of shape {shape}" for name, shape in ((_NAMES[code], k_shape), (_NAMES[v_code], v_shape)))
+        raise ValueError(f"k and v must have the same type and shape, got {' and '.join(kinds)}")
     kv_seq, kv_heads, kv_d = k_shape
     if kv_d != d:
         raise ValueError(f"q and k must have the same features per head, got {q.shape} and {k_shape}")
@@ -65,9 +67,10 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, windo
     if seq > kv_seq:
         raise ValueError(f"{seq} queries need at least as many keys, got {kv_seq}")
     scale = 1.0 / math.sqrt(d) if scale is None and d else _check.number_(0.0 if scale is None else scale, "scale")
-    window = window.__index__()
+    window = _check.integer(window, "window")
     if window < 0:
         raise ValueError(f"window must not be negative, got {window}")
+    window = min(window, kv_seq)
     if bias is not None:
         bias = _check.f32(bias, "bias", 2)
         if bias.shape != (seq, kv_seq):
@@ -115,7 +118,3 @@ def _cells(x, name: str):
     if data.size and (data.strides[2] != data.itemsize or data.ctypes.data % data.itemsize):
         data = np.ascontiguousarray(data)
     return code, data.view(np.uint8), shape
-
-
-def _kind(x) -> str:
-    return f"{getattr(x, 'format', None) or x.dtype} of shape {x.shape}"

@@ -29,8 +29,8 @@ UNARY = {
     "silu": (14, "x / (1 + e^-x)"),
     "tanh": (15, "the hyperbolic tangent; absolute error below 3e-7"),
     "gelu": (16, "0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))"),
-    "gelu_quant": (17, "gelu of x rounded to half precision, rounded to half precision; 0 for x <= -10, x for x >= 10: "
-                       "the values of ggml's table"),
+    "gelu_quant": (17, "gelu of x rounded to half precision, rounded to half precision; 0 for x <= -10, x for x >= 10. "
+                       "ggml's table of 65536 values, of which 273, around -4, differ by one or two steps"),
     "quick_gelu": (18, "x / (1 + e^(-1.702 x))"),
     "negative": (19, "-x"),
     "abs": (20, "the magnitude of x"),

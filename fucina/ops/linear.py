@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from fucina.formats import PackedQTensor, QTensor
@@ -46,8 +48,13 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
     """
     x = _check.f32(x, "x")
     quantized = isinstance(w, (QTensor, PackedQTensor))
-    if not quantized and not isinstance(w, np.ndarray):
-        raise TypeError(f"w must be an ndarray, QTensor or PackedQTensor, got {type(w).__name__}")
+    if not quantized:
+        if not isinstance(w, np.ndarray):
+            raise TypeError(f"w must be an ndarray, QTensor or PackedQTensor, got {type(w).__name__}")
+        if w.dtype.name not in DENSE or not w.dtype.isnative:
+            raise TypeError(f"w must be float32, float16 or bfloat16 in native byte order, got {_check.describe(w)}")
+    elif w.spec.code < 0:
+        raise ValueError(f"there is no product for weights of format {w.format}")
     if len(w.shape) != 2:
         raise ValueError(f"w must be a matrix (n, k), got shape {w.shape}")
     n, k = w.shape
@@ -57,9 +64,9 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
         bias = _check.f32(bias, "bias", 1)
         if bias.shape[0] != n:
             raise ValueError(f"bias must have the {n} rows of w {w.shape}, got shape {bias.shape}")
-    rows = x.reshape(-1, k) if x.ndim != 2 else x
-    m = rows.shape[0] if k else x.size // max(k, 1) or int(np.prod(x.shape[:-1]))
-    target = _check.Output(out, x.shape[:-1] + (n,), x, bias)
+    m = math.prod(x.shape[:-1])
+    rows = x.reshape(m, k) if x.ndim != 2 else x
+    target = _check.Output(out, x.shape[:-1] + (n,), x, bias, w.data if quantized else w)
     y = target.array.reshape(m, n)
     if m == 0 or n == 0:
         return target.done()
@@ -79,8 +86,6 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
 
 def _quantized(x, w, bias, y, nth):
     spec = w.spec
-    if spec.code < 0:
-        raise ValueError(f"there is no product for weights of format {spec.name}")
     packed = isinstance(w, PackedQTensor)
     data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
     kernels = kernel("linear_quant")
@@ -92,11 +97,7 @@ def _quantized(x, w, bias, y, nth):
 
 
 def _dense(x, w, bias, y, nth):
-    code = DENSE.get(w.dtype.name)
-    if code is None or not w.dtype.isnative:
-        raise TypeError(f"w must be float32, float16 or bfloat16 in native byte order, got {_check.describe(w)}")
-    if not w.flags.c_contiguous:
-        w = np.ascontiguousarray(w)
+    code, w = DENSE[w.dtype.name], _check.contiguous(w)
     kernels = kernel("linear_dense")
     space = scratch(kernels.scratch_bytes(x.shape[0], nth))
     kernels.linear_dense_into_unchecked(code, w.view(np.uint8), x, bias, y, space, nth)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fucina.formats import QTensor, lookup
+from fucina.formats import QTensor, lattices, lookup
 from fucina.runtime import tuning
 from fucina.runtime.isa import kernel
 from fucina.runtime.threads import enter, leave
@@ -36,10 +36,10 @@ def dequantize(q: QTensor, *, dtype=np.float32, out=None) -> np.ndarray:
     dtype = np.dtype(dtype)
     if dtype.name not in ("float32", "float16", "float64") or not dtype.isnative:
         raise TypeError(f"dtype must be float32, float16 or float64, got {dtype}")
-    target = _check.Output(out, q.shape, dtype=dtype)
+    target = _check.Output(out, q.shape, q.data, dtype=dtype)
     flat = target.array if dtype == np.float32 else np.empty(q.shape, np.float32)
     if flat.size:
-        _decode(q.spec.code, q.spec.nbytes, q.data.reshape(-1, q.data.shape[-1]), None, flat.reshape(-1, q.shape[-1]))
+        _decode(q, q.data.reshape(-1, q.data.shape[-1]), None, flat.reshape(-1, q.shape[-1]))
     if flat is not target.array:
         with np.errstate(over="ignore"):
             target.array[...] = flat
@@ -71,34 +71,43 @@ def embedding(ids, table, *, out=None) -> np.ndarray:
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu" and ids.size:
         raise TypeError(f"ids must be integers, got {ids.dtype}")
-    if len(getattr(table, "shape", ())) != 2:
-        raise ValueError(f"table must be a matrix, got {type(table).__name__} of shape {getattr(table, 'shape', ())}")
-    n, k = table.shape
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < n:
-        raise ValueError(f"ids must be in [0, {n}), got values from {ids.min()} to {ids.max()}")
     if isinstance(table, QTensor):
-        code, nbytes, data = table.spec.code, table.spec.nbytes, table.data
+        data = table.data
     elif isinstance(table, np.ndarray) and table.dtype.name in _WIDEN and table.dtype.isnative:
-        code, nbytes, data = _WIDEN[table.dtype.name], 1, table
+        data = table
     else:
         what = _check.describe(table) if isinstance(table, np.ndarray) else type(table).__name__
         raise TypeError(f"table must be a QTensor or an array of float32, float16 or bfloat16, got {what}")
-    target = _check.Output(out, ids.shape + (k,))
+    if table.ndim != 2:
+        raise ValueError(f"table must be a matrix, got shape {table.shape}")
+    n, k = table.shape
+    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+        raise ValueError(f"ids must be in [0, {n}), got values from {ids.min()} to {ids.max()}")
+    target = _check.Output(out, ids.shape + (k,), data)
     if target.array.size:
-        if not data.flags.c_contiguous:
+        if not (data.flags.c_contiguous and data.flags.aligned):
+            # A copy of the rows asked for, not of the table.
             data, ids = np.ascontiguousarray(data[ids.reshape(-1)]), np.arange(ids.size)
-        _decode(code, nbytes, data.view(np.uint8), np.ascontiguousarray(ids.reshape(-1), np.int64),
-                target.array.reshape(-1, k))
+        _decode(table, data.view(np.uint8), np.ascontiguousarray(ids.reshape(-1), np.int64), target.array.reshape(-1, k))
     return target.done()
 
 
-def _decode(code, nbytes, data, ids, out):
+def _decode(table, data, ids, out):
+    """Rows ``ids`` of ``data``, the bytes of a QTensor or of a plain array."""
     data = data if data.flags.c_contiguous else np.ascontiguousarray(data)
+    if isinstance(table, QTensor):
+        spec = table.spec
+        stem, given, scale = spec.decoder, [spec.number, spec.nbytes], table.scale
+        given += [lattices.grid(spec.lattice)] if spec.lattice else []
+    else:
+        stem, given, scale = "dequantize", [_WIDEN[table.dtype.name], 1], None
     nth = enter(out.size, GATE)
     try:
-        kernel("dequantize").dequantize_rows_into_unchecked(code, nbytes, data, ids, out, nth)
+        kernel(stem).dequantize_rows_into_unchecked(*given, data, ids, out, nth)
     finally:
         leave(nth)
+    if scale is not None:
+        np.multiply(out, scale, out=out)
 
 
 def quantize(x, format: str) -> QTensor:

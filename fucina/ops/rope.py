@@ -63,7 +63,7 @@ def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | No
     freq_scale : float
         1 / factor for linear position interpolation.
     freq_factors : array_like, shape (dims / 2,), optional
-        Divisors of the frequencies.
+        Divisors of the frequencies, above 0.
     tables : tuple of two ndarrays, optional
         Result of ``rope_tables`` for these positions, to be shared by several calls; the parameters that make the
         tables are then not looked at.
@@ -78,24 +78,26 @@ def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | No
     seq, _, d = x.shape
     if mode not in ("half", "interleaved"):
         raise ValueError(f"mode must be 'half' or 'interleaved', got {mode!r}")
-    dims = d if dims is None else dims.__index__()
+    dims = d if dims is None else _check.integer(dims, "dims")
     if dims % 2 or not 0 < dims <= d:
         raise ValueError(f"dims must be even and between 2 and the {d} features of a head, got {dims}")
     pairs = dims // 2
     if tables is None:
         positions = np.asarray(positions)
-        if positions.dtype.kind not in "iu" or positions.shape != (seq,):
+        if positions.shape != (seq,) or seq and positions.dtype.kind not in "iu":
             raise ValueError(f"positions must be {seq} integers, got {_check.describe(positions)}")
         theta, freq_scale = _check.positive(theta, "theta"), _check.positive(freq_scale, "freq_scale")
         if freq_factors is not None:
             freq_factors = np.asarray(freq_factors)
             if freq_factors.shape != (pairs,):
                 raise ValueError(f"freq_factors must have shape ({pairs},), got {freq_factors.shape}")
+            if freq_factors.dtype.kind not in "iuf" or not (freq_factors > 0).all():
+                raise ValueError(f"freq_factors must be numbers above 0, got {_check.describe(freq_factors)}")
         tables = rope_tables(positions, pairs, theta, freq_scale, freq_factors)
     cos, sin = (_check.f32(t, "tables", 2) for t in tables)
     if cos.shape != (seq, pairs) or sin.shape != (seq, pairs):
         raise ValueError(f"tables must have shape ({seq}, {pairs}), got {cos.shape} and {sin.shape}")
-    target = _check.Output(out, x.shape, x, in_place=True)
+    target = _check.Output(out, x.shape, x, cos, sin, in_place=True)
     if x.size:
         nth = enter(x.size, GATE)
         try:

@@ -81,6 +81,10 @@ _TABLE = (
         "First estimate, not measured yet.",
     ),
     Knob(
+        "FUCINA_PROGRAM", 1, int, "loading of a model",
+        "0 evaluates generated tokens operation by operation instead of replaying a recorded program. Same bits.",
+    ),
+    Knob(
         "FUCINA_VARIANTS", None, str, "build",
         "Comma list of kernel variants to build, or `all`. Unset: `generic` and the best one for this machine.",
     ),

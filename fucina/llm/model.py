@@ -1,0 +1,399 @@
+"""A decoder-only language model, evaluated op by op."""
+
+from __future__ import annotations
+
+import operator
+import threading
+from functools import cached_property
+from math import prod
+
+import numpy as np
+
+from fucina import ops
+from fucina.formats import QTensor
+from fucina.gguf import open_gguf
+from fucina.runtime.threads import get_num_threads
+
+from .arch import Config, read_config, read_tensors
+from .cache import CACHE_TYPES, Cache
+from .chat import ChatTemplate, template_of
+from .generate import Generation
+from .program import TokenProgram, can_record
+from .sampling import Sampler
+from .tokenizer import Tokenizer, load_tokenizer
+
+# A prompt is evaluated in pieces of at most this many tokens, which bounds the memory for activations. The bits
+# do not depend on it.
+CHUNK = 512
+
+
+class Layer:
+    """One transformer layer with its weights at hand."""
+
+    def __init__(self, config: Config, index: int, rope: int, weights: dict):
+        arch = config.arch
+        self.eps = config.eps
+        self.heads, self.kv_heads, self.dim = config.n_head, config.n_head_kv, config.head_dim
+        self.mode, self.rope_dims, self.rope = arch.rope_mode, config.rope_dims, rope
+        self.scale, self.window = config.attention_scale, config.windows[index]
+        self.gelu = arch.activation == "gelu_quant"
+        for name, tensor in weights.items():
+            setattr(self, name, tensor)
+
+    def __call__(self, x: np.ndarray, tables, cache, start: int, need: int) -> np.ndarray:
+        """Residual stream after this layer, of the last ``need`` rows of ``x`` [seq, n_embd].
+
+        ``tables`` holds cosines and sines of the positions ``start``.. ; keys and values of all rows go to ``cache``.
+        ``x`` is overwritten.
+        """
+        seq, eps, dim = len(x), self.eps, self.dim
+        h = ops.rms_norm(x, self.attn_norm, eps)
+        k = ops.linear(h, self.k, self.k_bias).reshape(seq, self.kv_heads, dim)
+        v = ops.linear(h, self.v, self.v_bias).reshape(seq, self.kv_heads, dim)
+        if self.k_norm is not None:
+            ops.rms_norm(k, self.k_norm, eps, out=k)
+        ops.rope(k, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=k)
+        cache.write(start, k, v)
+        if need < seq:
+            h, x = h[seq - need :], x[seq - need :]
+            if not need:
+                return x
+            tables = tuple(table[seq - need :] for table in tables)
+
+        q = ops.linear(h, self.q, self.q_bias).reshape(need, self.heads, dim)
+        if self.q_norm is not None:
+            ops.rms_norm(q, self.q_norm, eps, out=q)
+        ops.rope(q, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=q)
+        keys, values = cache.read(start + seq)
+        h = ops.attention(q, keys, values, scale=self.scale, window=self.window)
+        h = ops.linear(h.reshape(need, self.heads * dim), self.o, self.o_bias)
+        if self.post_attn_norm is not None:
+            ops.rms_norm(h, self.post_attn_norm, eps, out=h)
+        x = ops.add(x, h, out=x)
+
+        h = ops.rms_norm(x, self.ffn_norm, eps)
+        gate = ops.linear(h, self.gate, self.gate_bias)
+        up = ops.linear(h, self.up, self.up_bias)
+        h = ops.geglu(up, gate, approximate="quant", out=up) if self.gelu else ops.swiglu(up, gate, out=up)
+        h = ops.linear(h, self.down, self.down_bias)
+        if self.post_ffn_norm is not None:
+            ops.rms_norm(h, self.post_ffn_norm, eps, out=h)
+        return ops.add(x, h, out=x)
+
+
+class Model:
+    """A language model from a GGUF file. Made by ``load``.
+
+    Attributes
+    ----------
+    config : Config
+        Hyperparameters.
+    tokenizer : Tokenizer or None
+        None for a file without a vocabulary; methods that take or give text then raise ValueError.
+    metadata : mapping
+        All metadata of the file.
+    n_params : int
+        Number of weights.
+    eos_ids : frozenset of int
+        Tokens that end generation.
+    """
+
+    def __init__(self, file, cache_type: str = "f16", pack: bool = False):
+        if cache_type not in CACHE_TYPES:
+            raise ValueError(f"unknown cache type {cache_type!r}; known: {', '.join(CACHE_TYPES)}")
+        self._file = file
+        self.metadata = file.metadata
+        self.cache_type = cache_type
+        self.config = config = read_config(file)
+        self.tokenizer: Tokenizer | None = load_tokenizer(file.metadata)
+        if self.tokenizer is not None and self.tokenizer.vocab_size != config.n_vocab:
+            raise ValueError(f"the tokenizer has {self.tokenizer.vocab_size} tokens, the embedding {config.n_vocab}")
+        self.eos_ids = self.tokenizer.eos_ids if self.tokenizer is not None else frozenset()
+        self.n_params = sum(prod(info.shape) for info in file.tensors.values())
+        self.new_cache()  # refuses a cache type that does not fit the heads
+
+        weights, layers = read_tensors(file, config)
+        self._embedding, self._output_norm = weights["embedding"], weights["output_norm"]
+        self._output = self._embedding if weights["output"] is None else weights["output"]
+        self._rope_factors = weights["rope_factors"]
+        if pack:
+            self._output = _packed(self._output)
+            layers = [{name: _packed(tensor) for name, tensor in layer.items()} for layer in layers]
+        # Layers share the few different tables of rotations.
+        kinds = list(zip(config.rope_bases, config.rope_scales))
+        self._ropes = list(dict.fromkeys(kinds))
+        self._layers = [Layer(config, i, self._ropes.index(kinds[i]), layer) for i, layer in enumerate(layers)]
+        self._recordable = can_record(self._layers, self._output)
+        self._program: TokenProgram | None = None
+        self._replaying = threading.Lock()
+
+    def __repr__(self) -> str:
+        name = self.metadata.get("general.name", self._file.path)
+        return f"Model({name!r}, {self.config.arch.name}, {self.n_params / 1e6:.0f} M parameters)"
+
+    def close(self) -> None:
+        """Give back the file. The model cannot be used afterwards."""
+        self._layers, self._embedding, self._output, self._program = [], None, None, None
+        self._file.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self.close()
+
+    # -- text ----------------------------------------------------------------------------------------------
+
+    def _text_tools(self) -> Tokenizer:
+        if self.tokenizer is None:
+            kind = self.metadata.get("tokenizer.ggml.model", "missing")
+            raise ValueError(f"the model file has no tokenizer (tokenizer.ggml.model is {kind}): use token ids")
+        return self.tokenizer
+
+    def tokenize(self, text: str, add_special: bool = True, parse_special: bool = False) -> list[int]:
+        """Token ids of ``text``, see ``Tokenizer.encode``."""
+        return self._text_tools().encode(text, add_special, parse_special)
+
+    def detokenize(self, ids, skip_special: bool = False) -> str:
+        """Text of token ids, see ``Tokenizer.decode``."""
+        return self._text_tools().decode(ids, skip_special)
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """The file's chat template; ValueError if it has none."""
+        tokenizer = self._text_tools()
+        names = (tokenizer.token_text(i) if i is not None else "" for i in (tokenizer.bos_id, tokenizer.eos_id))
+        return template_of(self.metadata, *names)
+
+    # -- evaluation ----------------------------------------------------------------------------------------
+
+    def new_cache(self, n_ctx: int | None = None) -> Cache:
+        """An empty key-value cache for one sequence.
+
+        Parameters
+        ----------
+        n_ctx : int, optional
+            The most tokens it may hold; by default, and at most, the context length of the model.
+        """
+        config = self.config
+        n_ctx = config.n_ctx if n_ctx is None else min(_at_least(1, "n_ctx", n_ctx), config.n_ctx)
+        return Cache(config.n_layer, config.n_head_kv, config.head_dim, n_ctx, self.cache_type)
+
+    def logits(self, tokens, cache: Cache | None = None) -> np.ndarray:
+        """Evaluate tokens and give the logits after each of them.
+
+        Parameters
+        ----------
+        tokens : sequence of int
+            Token ids.
+        cache : Cache, optional
+            What came before; the tokens are appended to it. By default they start a new sequence.
+
+        Returns
+        -------
+        ndarray of float32 [len(tokens), n_vocab]
+            The same bits whether the tokens come at once or in pieces.
+
+        Raises
+        ------
+        TypeError
+            If tokens are not integers.
+        ValueError
+            If a token is outside the vocabulary, the context is exceeded, or the cache is another model's. The
+            cache is then unchanged.
+        """
+        ids, cache = self._ids(tokens), self._checked(cache)
+        out = np.empty((len(ids), self.config.n_vocab), np.float32)
+        with cache.all_or_nothing(len(ids)):
+            for at in range(0, len(ids), CHUNK):
+                chunk = ids[at : at + CHUNK]
+                h = self._hidden(chunk, cache, len(chunk))
+                ops.linear(h, self._output, out=out[at : at + CHUNK])
+        return out
+
+    def next_logits(self, tokens, cache: Cache) -> np.ndarray:
+        """Like ``logits``, but only those after the last token: float32 [n_vocab]. Much less work for a prompt."""
+        ids, cache = self._ids(tokens), self._checked(cache)
+        if not len(ids):
+            raise ValueError("next_logits needs at least one token")
+        with cache.all_or_nothing(len(ids)):
+            # A program has one set of buffers: a second Python thread goes op by op meanwhile.
+            if len(ids) == 1 and self._recordable and self._replaying.acquire(blocking=False):
+                try:
+                    return self._replay(ids, cache)
+                finally:
+                    self._replaying.release()
+            for at in range(0, len(ids), CHUNK):
+                chunk = ids[at : at + CHUNK]
+                h = self._hidden(chunk, cache, int(at + CHUNK >= len(ids)))
+        return ops.linear(h, self._output)[0]
+
+    def _replay(self, ids: np.ndarray, cache: Cache) -> np.ndarray:
+        """One token through the recorded program: the same bits as ``_hidden`` without Python between the kernels."""
+        cache.reserve(1)
+        threads = get_num_threads()
+        if self._program is None or not self._program.fits(cache, threads):
+            self._program = TokenProgram(self.config, self._layers, self._ropes, self._rope_factors, self._output_norm,
+                                         self._output, cache, threads)
+        return self._program(ids, self._embedding, cache).copy()
+
+    def _hidden(self, ids: np.ndarray, cache: Cache, need: int) -> np.ndarray:
+        """Normalized output of the last layer for the last ``need`` of ``ids``: float32 [need, n_embd]."""
+        config, start, seq = self.config, cache.length, len(ids)
+        cache.reserve(seq)
+        x = ops.embedding(ids, self._embedding)
+        if config.arch.scale_embedding:
+            ops.scale(x, config.embedding_scale, out=x)
+        positions = np.arange(start, start + seq)
+        tables = [
+            ops.rope_tables(positions, config.rope_pairs, base, scale, self._rope_factors)
+            for base, scale in self._ropes
+        ]
+        last = self._layers[-1]
+        with np.errstate(over="ignore"):  # a key or value beyond the range of f16 is infinite in the cache
+            for layer, kv in zip(self._layers, cache.layers):
+                x = layer(x, tables[layer.rope], kv, start, need if layer is last else seq)
+        cache.length = start + seq
+        return ops.rms_norm(x, self._output_norm, config.eps) if need else x
+
+    def _ids(self, tokens) -> np.ndarray:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1:
+            raise ValueError(f"tokens must be a sequence of integers, got shape {ids.shape}")
+        if ids.dtype.kind not in "iu" and ids.size:
+            raise TypeError(f"tokens must be integers, got {ids.dtype}")
+        outside = (ids < 0) | (ids >= self.config.n_vocab)
+        if outside.any():
+            raise ValueError(f"token {ids[outside][0]} is outside the vocabulary of {self.config.n_vocab}")
+        return ids.astype(np.int64)
+
+    def _checked(self, cache: Cache | None) -> Cache:
+        if not self._layers:
+            raise ValueError("the model is closed")
+        if cache is None:
+            return self.new_cache()
+        if not isinstance(cache, Cache):
+            raise TypeError(f"cache must be a Cache, got {type(cache).__name__}")
+        config = self.config
+        if cache.dims != (config.n_layer, config.n_head_kv, config.head_dim):
+            raise ValueError(f"the cache is another model's: layers, heads and features are {cache.dims}")
+        return cache
+
+    # -- generation ----------------------------------------------------------------------------------------
+
+    def generate(self, prompt, max_tokens: int = 256, temperature: float = 0.0, seed: int | None = None,
+                 cache: Cache | None = None, **sampling) -> Generation:  # fmt: skip
+        """Continue a prompt.
+
+        Parameters
+        ----------
+        prompt : str or sequence of int
+            Text, which is tokenized without special tokens but for BOS, or token ids.
+        max_tokens : int
+            The most tokens to generate.
+        temperature, seed, **sampling
+            How to choose tokens, see ``Sampler``: ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
+            ``repeat_last``. Greedy by default.
+        cache : Cache, optional
+            What came before the prompt; it grows along.
+
+        Returns
+        -------
+        Generation
+            Iterator over pieces of text, each of whole characters. Nothing is evaluated before the first is asked
+            for. It may be closed, or left by an exception such as KeyboardInterrupt, at any time.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is not valid, the prompt is empty or does not fit the context, or the model file has no
+            tokenizer.
+        """
+        stream = self._text_tools().stream
+        if isinstance(prompt, str):
+            prompt = self.tokenize(prompt)
+        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, stream)
+
+    def generate_tokens(self, prompt, max_tokens: int = 256, temperature: float = 0.0, seed: int | None = None,
+                        cache: Cache | None = None, **sampling) -> Generation:  # fmt: skip
+        """Like ``generate`` for token ids: an iterator over token ids. Needs no tokenizer."""
+        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, None)
+
+    def chat(self, messages, max_tokens: int = 1024, temperature: float = 0.0, seed: int | None = None,
+             variables: dict | None = None, **sampling) -> Generation:  # fmt: skip
+        """Answer chat messages, with the chat template of the file.
+
+        Parameters
+        ----------
+        messages : list of dict
+            ``{"role": "system" | "user" | "assistant", "content": str}``, oldest first.
+        variables : dict, optional
+            More variables for the template.
+        max_tokens, temperature, seed, **sampling
+            See ``generate``.
+
+        Raises
+        ------
+        ValueError
+            If the file has no chat template, or the template fails.
+        """
+        tokenizer = self._text_tools()
+        text = self.chat_template.render(messages, **(variables or {}))
+        prompt = tokenizer.encode(text, add_special=False, parse_special=True)
+        if tokenizer.add_bos and prompt[:1] != [tokenizer.bos_id]:  # templates differ in whether they write it
+            prompt.insert(0, tokenizer.bos_id)
+        return self._generation(prompt, max_tokens, temperature, seed, None, sampling, tokenizer.stream)
+
+    def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream) -> Generation:
+        prompt, cache = self._ids(prompt).tolist(), self._checked(cache)
+        if not prompt:
+            raise ValueError("the prompt is empty: there is nothing to continue")
+        if cache.length + len(prompt) > cache.n_ctx:
+            raise ValueError(f"{cache.length + len(prompt)} tokens do not fit the context of {cache.n_ctx}")
+        sampler = Sampler(temperature, seed=seed, **sampling)
+        stream = stream(prompt[-1]) if stream is not None else None
+        return Generation(self, prompt, sampler, _at_least(0, "max_tokens", max_tokens), cache, stream)
+
+
+def load(path, *, cache_type: str = "f16", pack: bool = False) -> Model:
+    """Load a language model.
+
+    The file is mapped, not read: weights come from disk when first used, and stay quantized.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        A GGUF file of the llama, qwen2, qwen3 or gemma3 architecture.
+    cache_type : {"f16", "f32", "q8_0"}
+        How keys and values are remembered.
+    pack : bool
+        Copy quantized matrices into the layout of the fastest products: same results, takes time and as much memory
+        as the file.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read.
+    ValueError
+        If it is not a valid GGUF file, or its architecture, tokenizer or a tensor type is not supported (by name).
+    """
+    file = open_gguf(path)
+    try:
+        return Model(file, cache_type=cache_type, pack=pack)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _packed(tensor):
+    return tensor.pack() if isinstance(tensor, QTensor) else tensor
+
+
+def _at_least(low: int, name: str, value) -> int:
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r}") from None
+    if value < low:
+        raise ValueError(f"{name} must be at least {low}, got {value}")
+    return value
