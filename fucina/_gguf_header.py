@@ -287,6 +287,10 @@ class Part:
             raise self.error(f"{key} must be a power of two of at least 8, got {value}", key)
         return value
 
+    def drop_pages(self) -> None:
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self.map.madvise(mmap.MADV_DONTNEED)
+
     def close(self) -> None:
         self.bytes = None
         self.metadata.release()

@@ -127,6 +127,11 @@ class GGUFFile(Mapping):
     __eq__ = object.__eq__  # a file is equal to itself; comparing the tensors is nobody's intention
     __hash__ = object.__hash__
 
+    def drop_pages(self) -> None:
+        """Give the memory of pages read so far back to the system; they come from the file again when next used."""
+        for part in self._parts:
+            part.drop_pages()
+
     def close(self) -> None:
         """Let go of the file: names and scalars stay readable, indexing raises ValueError. Twice is fine."""
         parts, self._parts = self._parts, []

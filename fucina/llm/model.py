@@ -12,6 +12,7 @@ import numpy as np
 from fucina import ops
 from fucina.formats import QTensor
 from fucina.gguf import open_gguf
+from fucina.runtime.isa import backend
 from fucina.runtime.threads import get_num_threads
 
 from .arch import Config, read_config, read_tensors
@@ -98,7 +99,7 @@ class Model:
         Tokens that end generation.
     """
 
-    def __init__(self, file, cache_type: str = "f16", pack: bool = False):
+    def __init__(self, file, cache_type: str = "f16", pack: bool = True):
         if cache_type not in CACHE_TYPES:
             raise ValueError(f"unknown cache type {cache_type!r}; known: {', '.join(CACHE_TYPES)}")
         self._file = file
@@ -116,9 +117,12 @@ class Model:
         self._embedding, self._output_norm = weights["embedding"], weights["output_norm"]
         self._output = self._embedding if weights["output"] is None else weights["output"]
         self._rope_factors = weights["rope_factors"]
-        if pack:
+        if pack and backend() == "native":
+            # The copy takes the place of the file's pages, which are given back layer by layer.
             self._output = _packed(self._output)
-            layers = [{name: _packed(tensor) for name, tensor in layer.items()} for layer in layers]
+            for layer in layers:
+                layer.update((name, _packed(tensor)) for name, tensor in layer.items())
+                file.drop_pages()
         # Layers share the few different tables of rotations.
         kinds = list(zip(config.rope_bases, config.rope_scales))
         self._ropes = list(dict.fromkeys(kinds))
@@ -355,10 +359,10 @@ class Model:
         return Generation(self, prompt, sampler, _at_least(0, "max_tokens", max_tokens), cache, stream)
 
 
-def load(path, *, cache_type: str = "f16", pack: bool = False) -> Model:
+def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
     """Load a language model.
 
-    The file is mapped, not read: weights come from disk when first used, and stay quantized.
+    The file is mapped and the weights stay quantized.
 
     Parameters
     ----------
@@ -367,8 +371,8 @@ def load(path, *, cache_type: str = "f16", pack: bool = False) -> Model:
     cache_type : {"f16", "f32", "q8_0"}
         How keys and values are remembered.
     pack : bool
-        Copy quantized matrices into the layout of the fastest products: same results, takes time and as much memory
-        as the file.
+        Copy quantized matrices into the layout of the fastest products, in as much memory as they have in the file. When
+        False they are used where the file is mapped: nothing is copied, generation is slower, the results are the same.
 
     Raises
     ------
@@ -386,7 +390,7 @@ def load(path, *, cache_type: str = "f16", pack: bool = False) -> Model:
 
 
 def _packed(tensor):
-    return tensor.pack() if isinstance(tensor, QTensor) else tensor
+    return tensor.pack() if isinstance(tensor, QTensor) and tensor.spec.code >= 0 else tensor
 
 
 def _at_least(low: int, name: str, value) -> int:
