@@ -1,7 +1,7 @@
 # make demo    build everything that is missing, fetch a small model, generate text
 # make build   .venv, dependencies, compiled kernels
 # make test    the test suite
-# make bench   speed against NumPy and llama.cpp's published protocol (docs/ and tools/ say how)
+# make bench   speed beside llama.cpp on the same file (MODEL, by default the demo's; BENCH: options of tools/bench_gate.py)
 # make lint    ruff and cython-lint
 # make docs    the generated pages of docs/
 # make clean   remove what was built; the downloaded models stay in the cache
@@ -11,7 +11,6 @@
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PROMPT ?= Explain in two sentences what a matrix is.
 DEMO   ?= --chat -n 96
 
 KERNEL_SOURCES := setup.py setup.cfg fucina/runtime/variants.py \
@@ -25,7 +24,7 @@ REMAKE := $(CHOICE) setup.py fucina/runtime/variants.py
 .DELETE_ON_ERROR:
 
 demo: build
-	$(PY) -m fucina run -p "$(PROMPT)" $(DEMO)
+	$(PY) -m fucina run $(DEMO)
 
 build: $(VENV)/built
 
@@ -33,7 +32,7 @@ test: build
 	$(PY) -m pytest
 
 bench: build $(VENV)/bench
-	$(PY) tools/bench.py
+	$(PY) tools/bench_gate.py "$${MODEL:-$$($(PY) -c 'from fucina.models import fetch; print(fetch())')}" $(BENCH)
 
 lint: $(VENV)/dependencies
 	$(PY) -m ruff check .

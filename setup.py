@@ -151,7 +151,15 @@ class Build(build_ext):
         if self.inplace:
             for ext in self.extensions:
                 (ROOT / Path(*ext.name.split("."))).parent.mkdir(exist_ok=True)
+            self.forget_others()
         super().run()
+
+    def forget_others(self):
+        """Delete compiled modules that this build does not make: kernels of other variants would be stale."""
+        wanted = {ROOT / self.get_ext_filename(ext.name) for ext in self.extensions}
+        for path in KERNELS.rglob("*.so"):
+            if path not in wanted:
+                path.unlink()
 
     def build_extension(self, ext):
         # Objects of different variants come from the same C file: keep them apart.

@@ -15,6 +15,7 @@ from .formats import QTensor
 from .gguf import open_gguf
 
 try:
+    from . import ops
     from .runtime.threads import get_num_threads, set_num_threads
 except ModuleNotFoundError as error:
     if not (error.name or "").startswith("fucina._kernels"):
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 # Loaded when first asked for, so that `import fucina` costs little more than NumPy.
-_SUBPACKAGES = ("llm", "ops")
+_SUBPACKAGES = ("llm",)
 
 
 def show_runtime() -> None:

@@ -7,14 +7,18 @@ import contextlib
 import json
 import os
 import sys
+import threading
+from dataclasses import asdict
+from itertools import chain
 
-from . import __version__, set_num_threads
+from . import __version__, get_num_threads, set_num_threads
 
 __all__ = ["main"]
 
 _OK, _BAD_INPUT, _INTERRUPTED, _READER_GONE = 0, 2, 130, 141  # the last two: 128 + the number of the signal
 
-_PROMPT = "Explain in two sentences what a matrix is."
+_SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+_STORY, _QUESTION = "Once upon a time", "Explain in two sentences what a matrix is."  # when there is no prompt
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -26,8 +30,9 @@ def main(argv: list[str] | None = None) -> int:
     _make_printable()
     args = _parser().parse_args(argv)
     try:
-        args.verb(args)
+        status = args.verb(args)
         sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -38,57 +43,87 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
         print(f"fucina: error: {_one_line(error)}", file=sys.stderr)
         return _BAD_INPUT
-    return _OK
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     """``fucina run``: generate text from a model."""
+    if args.threads is not None:
+        set_num_threads(args.threads)
     from . import llm, models
     from .runtime import isa
 
-    if args.threads is not None:
-        set_num_threads(args.threads)
     path = args.model or str(models.fetch())
     model = llm.load(path)
-    prompt = _PROMPT if args.prompt is None else args.prompt
-    if args.chat or args.system is not None:
-        system = [] if args.system is None else [{"role": "system", "content": args.system}]
-        prompt = [*system, {"role": "user", "content": prompt}]
-    given = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
-    options = {name: value for name in given if (value := getattr(args, name)) is not None}
-    with _Progress("prompt") as progress:
-        generation = model.generate(prompt, progress=progress, **options)
+    chat = args.chat or args.system is not None
+    text = args.prompt if args.prompt is not None else _QUESTION if chat else _STORY
+    options = {name: value for name in _SAMPLING if (value := getattr(args, name)) is not None}
+    if chat:
+        messages = [] if args.system is None else [{"role": "system", "content": args.system}]
+        generation = model.chat([*messages, {"role": "user", "content": text}], **options)
+    else:
+        generation = model.generate(text, **options)
+
     pieces: list[str] = []
+    interrupted = False
     try:
-        for piece in generation:
+        with _PromptBar(generation):
+            first = next(generation, "")
+        for piece in chain([first], generation):
             pieces.append(piece)
             if not args.json:
                 print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        interrupted = True
     finally:
-        # Also after Ctrl-C: end the line, say how fast it went.
-        stats = generation.stats
-        if args.json:
-            document = {"model": path, "text": "".join(pieces), "backend": isa.backend(), "variant": isa.variant()}
-            print(json.dumps(document | stats.as_dict()))
-        else:
+        if not args.json:
             print(flush=True)
-        print(stats, file=sys.stderr)
+    stats = generation.stats
+    setting = {"backend": isa.backend(), "variant": isa.variant(), "threads": get_num_threads()}
+    if args.json:
+        document = {"model": path, "prompt": text, "text": "".join(pieces), "tokens": generation.tokens}
+        document["finish_reason"] = "interrupted" if interrupted else generation.finish_reason
+        speed = {name: getattr(stats, name) for name in ("prompt_tokens_per_second", "tokens_per_second")}
+        print(json.dumps(document | asdict(stats) | speed | setting))
+    print(
+        f"prompt: {stats.prompt_tokens} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
+        f"generation: {stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s "
+        f"({', '.join(f'{name} {value}' for name, value in setting.items())})",
+        file=sys.stderr,
+    )
+    return _INTERRUPTED if interrupted else _OK
 
 
-def inspect(args: argparse.Namespace) -> None:
+def bench(args: argparse.Namespace) -> int:
+    """``fucina bench``: how fast a model is here."""
+    if args.threads is not None:
+        set_num_threads(args.threads)
+    from . import llm
+    from .llm.bench import report
+
+    model = llm.load(args.model, cache_type=args.cache_type, pack=args.pack)
+    show = None if args.json else lambda line: print(line, flush=True)
+    document = report(model, args.prompts, args.generations, args.depths, args.repetitions, show)
+    if args.json:
+        print(json.dumps(document))
+    return _OK
+
+
+def inspect(args: argparse.Namespace) -> int:
     """``fucina inspect``: what is in a GGUF file."""
     from .inspection import describe, format_description
 
     description = describe(args.model)
     print(json.dumps(description) if args.json else format_description(description))
+    return _OK
 
 
-def info(args: argparse.Namespace) -> None:
+def info(args: argparse.Namespace) -> int:
     """``fucina info``: what is running here, and why."""
     from .runtime.info import format_runtime, runtime_info
 
     data = runtime_info()
     print(json.dumps(data) if args.json else format_runtime(data))
+    return _OK
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -102,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(verb=run)
     add = p.add_argument
     add("model", metavar="MODEL", nargs="?", help="a .gguf file; without it, a small model is downloaded once")
-    add("-p", "--prompt", metavar="TEXT", help=f"text to continue or to answer (default: {_PROMPT!r})")
+    add("-p", "--prompt", metavar="TEXT", help="text to continue or, with --chat, to answer (default: an example)")
     add("-n", "--max-tokens", metavar="N", type=int, default=128, help="generate at most N tokens (default: 128)")
     add("-t", "--threads", metavar="N", type=int, help="number of threads (default: see fucina info)")
     add("--chat", action="store_true", help="put the prompt into the model's chat template")
@@ -111,9 +146,27 @@ def _parser() -> argparse.ArgumentParser:
     add("--top-k", metavar="K", type=int, help="sample among the K likeliest tokens")
     add("--top-p", metavar="P", type=float, help="sample among the likeliest tokens that add up to probability P")
     add("--min-p", metavar="P", type=float, help="drop tokens less likely than P times the likeliest")
-    add("--repeat-penalty", metavar="X", type=float, help="make recent tokens less likely; 1 is off")
+    add("--repeat-penalty", metavar="X", type=float, dest="repetition_penalty",
+        help="make recent tokens less likely; 1 is off")
     add("--seed", metavar="S", type=int, help="the same seed gives the same text")
     add("--json", action="store_true", help="print one JSON object at the end instead of streaming")
+
+    text = "Measure prompt evaluation (pp) and generation (tg) in tokens per second, as llama-bench defines them."
+    p = verbs.add_parser("bench", help="measure the speed of a model", description=text)
+    p.set_defaults(verb=bench)
+    add = p.add_argument
+    add("model", metavar="MODEL", help="a .gguf file")
+    add("-p", "--prompts", metavar="P,…", type=_counts, default=[512],
+        help="pp tests: evaluate a prompt of P tokens; 0 for none (default: 512)")
+    add("-n", "--generations", metavar="N,…", type=_counts, default=[128],
+        help="tg tests: evaluate N tokens one by one; 0 for none (default: 128)")
+    add("-d", "--depths", metavar="D,…", type=lambda text: _counts(text, zero=True), default=[0],
+        help="run every test behind D tokens (default: 0)")
+    add("-t", "--threads", metavar="N", type=int, help="number of threads (default: see fucina info)")
+    add("-r", "--repetitions", metavar="R", type=int, default=5, help="timed repetitions per test (default: 5)")
+    add("--cache-type", metavar="TYPE", default="f16", help="f16, f32 or q8_0 keys and values (default: f16)")
+    add("--no-pack", action="store_false", dest="pack", help="use the weights where the file is mapped, copy nothing")
+    add("--json", action="store_true", help="print one JSON object at the end instead of a table")
 
     text = "Show metadata and tensors of a GGUF file."
     p = verbs.add_parser("inspect", help="show what is in a GGUF file", description=text)
@@ -126,6 +179,15 @@ def _parser() -> argparse.ArgumentParser:
     p.set_defaults(verb=info)
     p.add_argument("--json", action="store_true", help="print JSON")
     return parser
+
+
+def _counts(text: str, zero: bool = False) -> list[int]:
+    """"256,512" -> [256, 512]; zeros mean nothing unless they are a count like any other."""
+    try:
+        counts = [int(item) for item in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected whole numbers such as 256,512, got {text!r}") from None
+    return counts if zero else [count for count in counts if count]
 
 
 def _one_line(error: Exception) -> str:
@@ -141,27 +203,32 @@ def _make_printable() -> None:
             stream.reconfigure(errors="replace")
 
 
-class _Progress:
-    """A progress bar on stderr, for work over a second on a terminal; ``progress(done, total)`` moves it."""
+class _PromptBar:
+    """While a prompt is evaluated for over a second, a progress bar on stderr if that is a terminal."""
 
-    def __init__(self, title: str):
-        self.title = title
-        self.bar = None
+    def __init__(self, generation):
+        self.generation = generation
+        self.done = threading.Event()
+        self.watcher = None
 
     def __enter__(self):
-        return self
-
-    def __call__(self, done: int, total: int) -> None:
-        if self.bar is None:
-            if sys.stderr is None or not sys.stderr.isatty():
-                return
-            try:
-                from tqdm import tqdm
-            except ImportError:
-                return
-            self.bar = tqdm(total=total, desc=self.title, unit="tok", delay=1, leave=False, file=sys.stderr)
-        self.bar.update(done - self.bar.n)
+        if sys.stderr is not None and sys.stderr.isatty():
+            self.watcher = threading.Thread(target=self._watch, daemon=True)
+            self.watcher.start()
 
     def __exit__(self, *error) -> None:
-        if self.bar is not None:
-            self.bar.close()
+        self.done.set()
+        if self.watcher is not None:
+            self.watcher.join()
+
+    def _watch(self) -> None:
+        if self.done.wait(1.0):
+            return
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            return
+        total, cache = self.generation.stats.prompt_tokens, self.generation.cache
+        with tqdm(total=total, desc="prompt", unit=" tokens", leave=False, file=sys.stderr) as bar:
+            while not self.done.wait(0.1):
+                bar.update(cache.length - bar.n)

@@ -105,3 +105,33 @@ def real_model():
         return path
 
     return find
+
+
+@pytest.fixture(scope="session")
+def text_model(tmp_path_factory) -> Path:
+    """A model that takes and gives text, small enough for the plain-Python backend: the tiny llama of the golden
+    data with a chat template and a byte-level vocabulary: every byte of UTF-8, and the one pair "he"."""
+    import gguf
+
+    source = gguf.GGUFReader(GOLDEN / "tiny" / "llama-f16.gguf")
+    path = tmp_path_factory.mktemp("model") / "text.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for field in source.fields.values():
+        if not field.name.startswith(("GGUF.", "tokenizer.")) and field.name != "general.architecture":
+            writer.add_key_value(field.name, field.contents(), field.types[0])
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    alphabet = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list([alphabet[byte] for byte in range(255)] + ["he"])  # UTF-8 has no byte 255
+    writer.add_token_types([1] * 256)
+    writer.add_token_merges(["h e"])
+    writer.add_chat_template("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    for tensor in source.tensors:
+        writer.add_tensor(tensor.name, tensor.data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

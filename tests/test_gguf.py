@@ -98,8 +98,9 @@ def write_reference(path, alignment=None, **writer):
     out.add_tensor("bf16", bf16.view(np.uint8), raw_dtype=reference.GGMLQuantizationType.BF16)
     tensors["bf16"] = bf16
     blocks = {}
+    known = {kind.value for kind in reference.GGMLQuantizationType}
     for name, spec in FORMATS.items():
-        if spec.is_block:
+        if spec.is_block and spec.ggml_id in known:
             blocks[name] = rng.integers(0, 256, (3, 2 * spec.nbytes)).astype(np.uint8)
             out.add_tensor(name, blocks[name], raw_dtype=reference.GGMLQuantizationType(spec.ggml_id))
     out.write_header_to_file()

@@ -66,35 +66,35 @@ ARCHITECTURES: dict[str, Architecture] = {
     )
 }  # fmt: skip
 
-# Tensors: name in the file, attribute, shape in terms of Config, and when it must be there: always, never (it is
-# optional), or where the architecture says so. One axis makes a vector, kept as float32; two make a matrix.
+# Tensors: name in the file, attribute, shape in terms of Config, and whether the file must and may have it: always
+# (True), never (False), or where the architecture says so. One axis makes a vector, kept as float32; two a matrix.
 MODEL_TENSORS = (
-    ("token_embd.weight", "embedding", ("n_vocab", "n_embd"), True),
-    ("output_norm.weight", "output_norm", ("n_embd",), True),
-    ("output.weight", "output", ("n_vocab", "n_embd"), False),
-    ("rope_freqs.weight", "rope_factors", ("rope_pairs",), False),
+    ("token_embd.weight", "embedding", ("n_vocab", "n_embd"), True, True),
+    ("output_norm.weight", "output_norm", ("n_embd",), True, True),
+    ("output.weight", "output", ("n_vocab", "n_embd"), False, True),
+    ("rope_freqs.weight", "rope_factors", ("rope_pairs",), False, "rope_factors"),
 )
 LAYER_TENSORS = (
-    ("attn_norm.weight", "attn_norm", ("n_embd",), True),
-    ("attn_q.weight", "q", ("n_q", "n_embd"), True),
-    ("attn_k.weight", "k", ("n_kv", "n_embd"), True),
-    ("attn_v.weight", "v", ("n_kv", "n_embd"), True),
-    ("attn_output.weight", "o", ("n_embd", "n_q"), True),
-    ("attn_q.bias", "q_bias", ("n_q",), "qkv_bias"),
-    ("attn_k.bias", "k_bias", ("n_kv",), "qkv_bias"),
-    ("attn_v.bias", "v_bias", ("n_kv",), "qkv_bias"),
-    ("attn_output.bias", "o_bias", ("n_embd",), False),
-    ("attn_q_norm.weight", "q_norm", ("head_dim",), "qk_norm"),
-    ("attn_k_norm.weight", "k_norm", ("head_dim",), "qk_norm"),
-    ("post_attention_norm.weight", "post_attn_norm", ("n_embd",), "post_norms"),
-    ("ffn_norm.weight", "ffn_norm", ("n_embd",), True),
-    ("ffn_gate.weight", "gate", ("n_ff", "n_embd"), True),
-    ("ffn_up.weight", "up", ("n_ff", "n_embd"), True),
-    ("ffn_down.weight", "down", ("n_embd", "n_ff"), True),
-    ("ffn_gate.bias", "gate_bias", ("n_ff",), False),
-    ("ffn_up.bias", "up_bias", ("n_ff",), False),
-    ("ffn_down.bias", "down_bias", ("n_embd",), False),
-    ("post_ffw_norm.weight", "post_ffn_norm", ("n_embd",), "post_norms"),
+    ("attn_norm.weight", "attn_norm", ("n_embd",), True, True),
+    ("attn_q.weight", "q", ("n_q", "n_embd"), True, True),
+    ("attn_k.weight", "k", ("n_kv", "n_embd"), True, True),
+    ("attn_v.weight", "v", ("n_kv", "n_embd"), True, True),
+    ("attn_output.weight", "o", ("n_embd", "n_q"), True, True),
+    ("attn_q.bias", "q_bias", ("n_q",), "qkv_bias", True),
+    ("attn_k.bias", "k_bias", ("n_kv",), "qkv_bias", True),
+    ("attn_v.bias", "v_bias", ("n_kv",), "qkv_bias", True),
+    ("attn_output.bias", "o_bias", ("n_embd",), False, True),
+    ("attn_q_norm.weight", "q_norm", ("head_dim",), "qk_norm", "qk_norm"),
+    ("attn_k_norm.weight", "k_norm", ("head_dim",), "qk_norm", "qk_norm"),
+    ("post_attention_norm.weight", "post_attn_norm", ("n_embd",), "post_norms", "post_norms"),
+    ("ffn_norm.weight", "ffn_norm", ("n_embd",), True, True),
+    ("ffn_gate.weight", "gate", ("n_ff", "n_embd"), True, True),
+    ("ffn_up.weight", "up", ("n_ff", "n_embd"), True, True),
+    ("ffn_down.weight", "down", ("n_embd", "n_ff"), True, True),
+    ("ffn_gate.bias", "gate_bias", ("n_ff",), False, True),
+    ("ffn_up.bias", "up_bias", ("n_ff",), False, True),
+    ("ffn_down.bias", "down_bias", ("n_embd",), False, True),
+    ("post_ffw_norm.weight", "post_ffn_norm", ("n_embd",), "post_norms", "post_norms"),
 )
 
 
@@ -278,8 +278,6 @@ def read_tensors(file, config: Config) -> tuple[dict, list[dict]]:
     """
     left = set(file.tensors)
     model = _read_rows(file, config, MODEL_TENSORS, "", left)
-    if model["rope_factors"] is not None and not config.arch.rope_factors:
-        raise ValueError(f"tensor rope_freqs.weight is not part of the {config.arch.name} architecture")
     layers = [_read_rows(file, config, LAYER_TENSORS, f"blk.{i}.", left) for i in range(config.n_layer)]
     if left:
         raise ValueError(f"tensor {min(left)} is not part of the {config.arch.name} architecture with "
@@ -289,11 +287,11 @@ def read_tensors(file, config: Config) -> tuple[dict, list[dict]]:
 
 def _read_rows(file, config: Config, rows, prefix: str, left: set[str]) -> dict:
     out = {}
-    for suffix, attribute, axes, required in rows:
+    for suffix, attribute, axes, must, may in rows:
         name = prefix + suffix
         info = file.tensors.get(name)
-        if info is None:
-            if required is True or required and getattr(config.arch, required):
+        if info is None or not _holds(config.arch, may):
+            if _holds(config.arch, must):
                 raise ValueError(f"the file has no tensor {name}")
             out[attribute] = None
             continue
@@ -308,3 +306,7 @@ def _read_rows(file, config: Config, rows, prefix: str, left: set[str]) -> dict:
         tensor = file[name]
         out[attribute] = tensor if len(axes) == 2 else np.ascontiguousarray(tensor, np.float32)
     return out
+
+
+def _holds(arch: Architecture, condition: bool | str) -> bool:
+    return getattr(arch, condition) if isinstance(condition, str) else condition

@@ -86,9 +86,9 @@ class Sampler:
         return self._draw(logits)
 
     def _penalized(self, logits: np.ndarray, recent) -> np.ndarray:
-        seen = np.unique(np.asarray(recent[-self.repeat_last :], dtype=np.int64))  # each is penalized once
+        seen = np.asarray(recent[-self.repeat_last :], dtype=np.int64)
         logits = logits.astype(np.float64)
-        x = logits[seen]
+        x = logits[seen]  # a copy: a token that comes several times is penalized once
         logits[seen] = np.where(x > 0, x / self.repetition_penalty, x * self.repetition_penalty)
         return logits
 

@@ -25,7 +25,7 @@ class Knob:
     kind : type
         ``str``, ``int`` (a whole number, at least ``least``) or ``Path``.
     when : str
-        The moment it is read: ``first use``, ``each use``, ``import of fucina.ops``, ``build`` or ``tests``.
+        The moment it is read: ``first use``, ``each use``, ``import of fucina``, ``build`` or ``tests``.
     meaning : str
     provenance : str
         For a number: the measurement, machine and date behind the default.
@@ -66,17 +66,17 @@ _TABLE = (
         "Folder for downloaded models. Unset: `fucina` in `XDG_CACHE_HOME`, or else in `~/.cache`.",
     ),
     Knob(
-        "FUCINA_GATE_ELEMENTWISE", 32768, int, "import of fucina.ops",
+        "FUCINA_GATE_ELEMENTWISE", 32768, int, "import of fucina",
         "Elementwise kernels with fewer elements than this run on one thread.",
         "First estimate, not measured yet.",
     ),
     Knob(
-        "FUCINA_GATE_ROWS", 16384, int, "import of fucina.ops",
+        "FUCINA_GATE_ROWS", 16384, int, "import of fucina",
         "Row kernels (norms, softmax, rope) with fewer elements than this run on one thread.",
         "First estimate, not measured yet.",
     ),
     Knob(
-        "FUCINA_GATE_MATMUL", 65536, int, "import of fucina.ops",
+        "FUCINA_GATE_MATMUL", 65536, int, "import of fucina",
         "Products and attention with fewer multiply-adds than this run on one thread.",
         "First estimate, not measured yet.",
     ),
