@@ -11,10 +11,11 @@ import importlib
 import math
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
-from fucina import QTensor
+from fucina import QTensor, ops
 from fucina._scalar import _blocks
 from fucina.formats import FORMATS, lattices
 from fucina.runtime import isa
@@ -27,10 +28,9 @@ PRODUCTS = [f.name for f in FORMATS.values() if f.code >= 0]
 THREADS = (1, 2, 3)
 SIZES = (1, 3, 7, 8, 15, 16, 17, 31, 64, 128, 257, 1024)
 LARGE = (300000, 99991)
-_OPS = [
-    importlib.import_module(f"fucina.ops.{name}")
-    for name in ("attention", "elementwise", "linear", "norm", "quantize", "rope", "softmax")
-]
+# The modules that call kernels.
+_MODULES = (importlib.import_module(f"fucina.ops.{path.stem}") for path in Path(ops.__file__).parent.glob("[a-z]*.py"))
+_OPS = [module for module in _MODULES if hasattr(module, "kernel") and hasattr(module, "enter")]
 
 
 # ---- engines -----------------------------------------------------------------------------------------------------

@@ -203,6 +203,7 @@ def test_pass_and_what_is_archived(play, capsys):
     table = [line.split("\t") for line in (play.folder / "results.tsv").read_text().splitlines()]
     assert table[0][0] == "model" and table[1][:3] == ["model", "pp8", "llama.cpp"] and table[1][-1] == "PASS"
     summary = (play.folder / "SUMMARY.md").read_text()
+    assert "peers tried 2 and 1 threads, flash attention on and off" in summary
     assert "# Model gate: PASS" in summary and "2 threads, flash attention on" in summary
     assert "| pp8 | 200.0 | 112.0 | 1.786 | 1 | 0.0% / 0.0% | PASS |" in summary
     raw = play.folder / "raw"
@@ -337,6 +338,7 @@ def test_a_process_may_take_too_long(tmp_path):
     (["MODEL", "--llama-bench", "no-such-program"], "not a program"),
     (["MODEL", "--peer", "nameless"], "NAME=PATH"),
     (["MODEL", "--peer", "x=no-such-program"], "not a program"),
+    (["MODEL", "--peer", f"../x={sys.executable}"], "NAME=PATH"),
     (["MODEL", "--peer", f"fucina={sys.executable}"], "different names"),
     (["MODEL", "-p", "0", "-n", "0"], "nothing to measure"),
     (["--resume", "nowhere"], "cannot be read|can be resumed"),

@@ -1,70 +1,73 @@
-"""Rows of keys and values into a cache of f32, f16 or q8_0."""
+"""Storing keys and values: equal to the specification, to NumPy's rounding and to the q8_0 encoder."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from references import SPECIAL, THREADS, F, guarded, kernel_of, normal, same
+from references import guarded, same
 
-from fucina.runtime import isa
+from fucina import ops
+from fucina._scalar import kv_store as specification
 
-ROW_BYTES = {0: lambda n: 4 * n, 1: lambda n: 2 * n, 2: lambda n: n // 32 * 34}
-codes = pytest.mark.parametrize("code", ROW_BYTES, ids=["float32", "float16", "q8_0"])
-
-
-def parts(code: int, out: np.ndarray):
-    """The floating-point numbers in rows of bytes, whose NaN are all alike, and the integers."""
-    if code == 2:
-        blocks = out.reshape(-1, 34)
-        return blocks[:, :2].copy().view(np.float16), blocks[:, 2:].copy()
-    return (out.view((F, np.float16)[code]),)
+SPECIAL = [0.0, -0.0, 1e-8, 6e-8, 65504.0, 65519.9, 65520.0, -1e30, np.inf, -np.inf, np.nan, 1 / 3, 5.960464e-08]
 
 
-def store(code: int, x: np.ndarray) -> np.ndarray:
-    """What every variant, number of threads and the specification write; nothing around it changes."""
-    first = None
-    for name in (*isa.runnable_variants(), "scalar"):
-        for nth in THREADS:
-            out, check = guarded((x.shape[0], ROW_BYTES[code](x.shape[1])), np.uint8)
-            kernel_of(name)("kv_store").kv_store_into_unchecked(code, x, out, nth)
-            check()
-            if first is None:
-                first = out
-            for got, want, what in zip(parts(code, out), parts(code, first), ("values", "codes")):
-                same(got, want, f"{what} of {name} on {nth} threads")
-    return first
+def rows(n, m=5):
+    x = np.random.default_rng(n).standard_normal((m, n)).astype(np.float32) * 10
+    x[0, : min(n, len(SPECIAL))] = SPECIAL[:n]
+    return x
 
 
-@codes
-@pytest.mark.parametrize("n", [1, 3, 7, 8, 9, 16, 31, 32, 64, 160])
-@pytest.mark.parametrize("rows", [1, 2, 5, 17])
-def test_sizes(code, rows, n):
-    if code == 2:
-        n = -(-n // 32) * 32
-    x = normal(rows, n)
-    out = store(code, x)
-    if code < 2:
-        same(out.view((F, np.float16)[code]), x.astype((F, np.float16)[code]))
-    else:
-        gguf = pytest.importorskip("gguf")
-        same(out, gguf.quants.quantize(x, gguf.GGMLQuantizationType.Q8_0))
+@pytest.mark.parametrize("n", [1, 3, 7, 8, 15, 16, 17, 31, 64, 128, 257])
+@pytest.mark.parametrize(("code", "dtype"), [(0, np.float32), (1, np.float16)])
+def test_floats_equal_numpy(variant, n, code, dtype):
+    x = rows(n)
+    with np.errstate(over="ignore"):
+        expected = x.astype(dtype)
+    for nth in (1, 2, 3):
+        out = np.zeros((len(x), n), dtype)
+        variant.kernel("kv_store").kv_store_into_unchecked(code, x, out.view(np.uint8), nth)
+        np.testing.assert_array_equal(out, expected)
 
 
-@codes
-def test_special_values(code):
-    for shift in range(9):
-        x = np.zeros((3, 96), F)
-        x[1, shift : shift + len(SPECIAL)] = SPECIAL
-        store(code, x)
+@pytest.mark.parametrize("n", [32, 64, 96, 256])
+def test_q8_0_equals_specification_and_encoder(variant, n):
+    x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
+    x[1, :32], x[2, 3] = 0, 1e4
+    expected = np.zeros((5, n // 32 * 34), np.uint8)
+    specification.kv_store_into_unchecked(2, x, expected)
+    for nth in (1, 2, 3):
+        out = np.zeros_like(expected)
+        variant.kernel("kv_store").kv_store_into_unchecked(2, x, out, nth)
+        assert (out == expected).all()
+    assert (ops.quantize(x, "q8_0").data == expected).all()
 
 
-def test_halves_round_to_nearest_even():
+def test_arguments():
+    x = rows(32).reshape(5, 1, 32)
+    cache = np.zeros((9, 1, 32), np.float16)
+    ops.kv_store(x[1:], cache[2:6])
+    assert (cache[2:6] == x[1:].astype(np.float16)).all() and not cache[:2].any() and not cache[6:].any()
+    with pytest.raises(ValueError, match=r"shape \(5, 1, 34\)"):
+        ops.kv_store(x, np.zeros((5, 1, 32), np.uint8))
+    with pytest.raises(ValueError, match="multiple of 32"):
+        ops.kv_store(x[..., :31], np.zeros((5, 1, 34), np.uint8))
+    with pytest.raises(TypeError, match="float32, float16 or uint8"):
+        ops.kv_store(x, np.zeros(x.shape))
+    with pytest.raises(ValueError, match="C-contiguous"):
+        ops.kv_store(x, np.zeros((5, 1, 64), np.float32)[..., ::2])
+
+
+def test_halves_round_to_nearest_even(variant):
     """Every half-precision number, every middle between two and its neighbours, in vectors and in the rest of a row."""
-    half = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(F)
-    middle = np.append((half[:-1] + half[1:]) / 2, F(65520))
-    x = np.concatenate([half, middle, np.nextafter(middle, F(0)), np.nextafter(middle, F(1e9))])
+    half = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middle = np.append((half[:-1] + half[1:]) / 2, np.float32(65520))
+    x = np.concatenate([half, middle, np.nextafter(middle, np.float32(0)), np.nextafter(middle, np.float32(1e9))])
     x = np.concatenate([x, -x])
     with np.errstate(over="ignore"):
         expected = x.astype(np.float16)
-    same(store(1, x[None]).view(np.float16)[0], expected)
-    same(store(1, x[:, None]).view(np.float16)[:, 0], expected)
+    for shape in ((1, len(x)), (len(x), 1)):
+        out, check = guarded(shape, np.float16)
+        variant.kernel("kv_store").kv_store_into_unchecked(1, x.reshape(shape), out.view(np.uint8), 1)
+        check()
+        same(out.reshape(-1), expected)

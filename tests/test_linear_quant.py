@@ -185,12 +185,17 @@ def test_extreme_blocks_in_exact_integers(name):
                 block = block.copy()
                 block[SCALES[name]] = fill
                 blocks.append(block)
-    blocks = np.array(blocks, np.uint8)
-    set_scales(name, blocks, 1.0)
     k = unit(name)
-    w = QTensor(np.tile(blocks, k // spec.block), name, (len(blocks), k))
+    # The largest codes that the format's own encoder makes, in several patterns of signs.
+    signs = np.stack([np.ones(k), np.resize([1, -1], k), rng.choice([1, -1], k), rng.choice([1, 1, -1], k)]).astype(F)
+    encoded = ops.quantize(signs, name, imatrix=np.ones(k, F)).data.reshape(-1, spec.nbytes)
+    blocks = np.concatenate([np.repeat(np.array(blocks, np.uint8), k // spec.block, axis=0), encoded])
+    set_scales(name, blocks, 1.0)
+    w = QTensor(blocks.reshape(-1), name, (len(blocks) * spec.block // k, k))
     x = extreme_activations(ACTIVATION_BLOCKS[spec.activation])
-    x = np.tile(x, k // x.shape[1])
+    # And for every row the activations that bring its products to one sign.
+    along = np.where(fields(w)["q"].reshape(-1, k) < 0, F(-127), F(127))
+    x = np.concatenate([np.tile(x, k // x.shape[1]), along, -along])
     y = both(x, w)
     same(y, exact_product(w, x), "against exact integers")
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from references import F, agree, engine, layouts, normal, random_blocks, same, swapped
+from references import _OPS, F, agree, engine, layouts, normal, random_blocks, same, swapped
 
 import fucina
 from fucina import QTensor, ops
 from fucina._kernels import _openmp
 from fucina.formats import PackedQTensor
+from fucina.ops.matmul import PackedWeight
 from fucina.runtime import isa, workspace
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -63,6 +64,10 @@ def cases(n: int = 7, formats=("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "
     result["embedding"] = Case(ops.embedding, ids=np.arange(n)[::-1].copy(), table=normal(n, 5))
     result["embedding float16"] = Case(ops.embedding, ids=np.arange(n), table=normal(n, 5).astype(np.float16))
     q, k, v = normal(3, 4, n), normal(9, 2, n, seed=1), normal(9, 2, n, seed=2)
+    result["linear packed"] = Case(ops.linear, x=normal(n, n), w=ops.pack_weight(normal(n, n, seed=1)), bias=normal(n))
+    result["matmul"] = Case(ops.matmul, a=normal(n, n), b=normal(n, n, seed=1))
+    turned = {"trans_a": True, "trans_b": True}
+    result["matmul trans"] = Case(ops.matmul, turned, a=normal(2, n, n), b=normal(n, n, seed=1))
     result["attention"] = Case(ops.attention, q=q, k=k, v=v, bias=normal(3, 9))
     k, v = k.astype(np.float16), v.astype(np.float16)
     result["attention float16"] = Case(ops.attention, {"window": 4}, q=q, k=k, v=v)
@@ -80,8 +85,19 @@ FEW = ["silu", "add", "rms_norm", "softmax", "rope", "linear", "linear q4_k", "d
 few = pytest.mark.parametrize("case", [CASES[name] for name in FEW], ids=FEW)
 
 
+def rebuilt(a, raw: np.ndarray):
+    """An argument like ``a`` with its bytes in ``raw``."""
+    if isinstance(a, QTensor):
+        return QTensor(raw, a.format, a.shape)
+    if isinstance(a, PackedQTensor):
+        return PackedQTensor(raw, a.spec, a.shape)
+    return PackedWeight(raw, a.dtype, a.code, a.shape) if isinstance(a, PackedWeight) else raw
+
+
 def test_no_operation_is_forgotten():
-    assert {case.op.__name__ for case in CASES.values()} == set(ops.__all__) - {"pack", "quantize", "rope_tables"}
+    """But for those that have no ``out``."""
+    others = {"kv_store", "pack", "pack_weight", "quantize", "rope_tables"}
+    assert {case.op.__name__ for case in CASES.values()} == set(ops.__all__) - others
 
 
 # ---- out ---------------------------------------------------------------------------------------------------------
@@ -164,10 +180,11 @@ def test_wrong_out_is_refused(case):
     for wrong in (expected.tolist(), memoryview(expected), 1.0):
         with pytest.raises(TypeError, match=f"out must be a NumPy array, got {type(wrong).__name__}"):
             case(out=wrong)
-    for dtype in (np.float64, np.float16, np.int32):
-        with pytest.raises(TypeError, match=f"out must be float32 in native byte order, got {np.dtype(dtype).name}"):
+    # Products may have other types, see their tests.
+    for dtype in (np.int32, np.complex64, *((np.float64, np.float16) if case.op is not ops.matmul else ())):
+        with pytest.raises(TypeError, match=f"(out|the result) must be float32.* got {np.dtype(dtype).name}"):
             case(out=np.zeros(expected.shape, dtype))
-    with pytest.raises(TypeError, match="out must be float32 in native byte order, got float32 .foreign byte order"):
+    with pytest.raises(TypeError, match="(out|the result) must be float32.* got float32 .*foreign byte order"):
         case(out=swapped(expected))
     for shape in (expected.shape + (1,), (1,) + expected.shape, (expected.size + 1,), ()):
         with pytest.raises(ValueError, match="out must have shape"):
@@ -194,8 +211,8 @@ def test_out_of_other_types_for_dequantize():
 @each
 def test_wrong_types_are_refused_by_name(case):
     for name, a in case.floats().items():
-        wrong = [a.astype(np.float64), swapped(a), a.astype(object), a.astype(int), a.astype(complex), None, "text"]
-        for value in wrong:
+        wrong = [swapped(a), a.astype(object), a.astype(int), a.astype(complex), None, "text"]
+        for value in wrong if case.op is ops.matmul else [*wrong, a.astype(np.float64)]:
             if value is None and name in ("bias", "weight", "mask", "gate"):
                 continue
             with pytest.raises(TypeError, match=f"{name} must be.*(float32|QTensor).*, got"):
@@ -213,11 +230,7 @@ def test_inputs_stay_as_they_are(case):
         raw = a if isinstance(a, np.ndarray) else a.data
         raw = raw.copy()
         raw.flags.writeable = False
-        if isinstance(a, QTensor):
-            raw = QTensor(raw, a.format, a.shape)
-        elif isinstance(a, PackedQTensor):
-            raw = PackedQTensor(raw, a.spec, a.shape)
-        frozen[name] = raw
+        frozen[name] = rebuilt(a, raw)
     same(agree(lambda: case(**frozen), threads=(1, 2)), expected)
     for name, a in case.arrays.items():
         now = frozen[name]
@@ -227,7 +240,7 @@ def test_inputs_stay_as_they_are(case):
 def test_wrong_weights_and_tables_are_refused():
     x = normal(2, 4)
     for wrong in ([[1.0] * 4], None, "w", 3):
-        with pytest.raises(TypeError, match="w must be an ndarray, QTensor or PackedQTensor, got"):
+        with pytest.raises(TypeError, match="w must be an ndarray, PackedWeight, QTensor or PackedQTensor, got"):
             ops.linear(x, wrong)
     for wrong in (normal(3, 4).astype(np.float64), np.ones((3, 4), np.int8), swapped(normal(3, 4)),
                   swapped(normal(3, 4).astype(np.float16))):
@@ -447,8 +460,7 @@ os._exit(0)
 @few
 def test_limits_of_threadpoolctl_reach_the_kernels(case, threads, monkeypatch):
     threadpoolctl = pytest.importorskip("threadpoolctl")
-    module = sys.modules[case.op.__module__]
-    monkeypatch.setattr(module, "GATE", 0)
+    monkeypatch.setattr(sys.modules[case.op.__module__], "GATE", 0)
     seen = []
 
     def spy(stem):
@@ -463,7 +475,8 @@ def test_limits_of_threadpoolctl_reach_the_kernels(case, threads, monkeypatch):
 
         return Spy()
 
-    monkeypatch.setattr(module, "kernel", spy)
+    for module in _OPS:
+        monkeypatch.setattr(module, "kernel", spy)
     threads(2)
     expected = case()
     with threadpoolctl.threadpool_limits(1, user_api="openmp"):
@@ -494,7 +507,8 @@ def test_the_team_is_given_back_after_an_error(case, monkeypatch):
     def broken(stem):
         raise RuntimeError("no kernel")
 
-    monkeypatch.setattr(module, "kernel", broken)
+    for caller in _OPS:
+        monkeypatch.setattr(caller, "kernel", broken)
     with pytest.raises(RuntimeError, match="no kernel"):
         case()
     assert given_back == [2]
@@ -524,11 +538,10 @@ FENCED = """
 import ctypes, mmap, sys
 sys.path.insert(0, sys.argv[1])
 import numpy as np
-from fucina import QTensor, ops
-from fucina.formats import PackedQTensor
+from fucina import ops
 from fucina.runtime import isa
 from references import _OPS, BLOCKS, PRODUCTS, engine, normal, random_blocks, same
-from test_ops_arguments import cases
+from test_ops_arguments import cases, rebuilt
 
 libc = ctypes.CDLL(None, use_errno=True)
 PAGE = mmap.PAGESIZE
@@ -551,9 +564,7 @@ def moved(a, at_end):
     raw = a if isinstance(a, np.ndarray) else a.data
     copy = fenced(raw.shape, raw.dtype, at_end)
     copy[...] = raw
-    if isinstance(a, QTensor):
-        return QTensor(copy, a.format, a.shape)
-    return PackedQTensor(copy, a.spec, a.shape) if isinstance(a, PackedQTensor) else copy
+    return rebuilt(a, copy)
 
 for at_end in (True, False):
     for module in _OPS:
@@ -566,6 +577,19 @@ for at_end in (True, False):
         with engine(isa.runnable_variants()[-1], 3):
             ops.quantize(x, name, imatrix=moved(np.ones(256, np.float32), at_end))
             ops.pack(moved(random_blocks(name, 3, 256), at_end))
+    for m, n, k in ((1, 300, 700), (5, 33, 520), (70, 131, 300)):
+        for types in (("f4", "f4"), ("f2", "f4"), ("f4", "f2"), ("f8", "f8")):
+            a, b = normal(m, k).astype(types[0]), normal(n, k, seed=1).astype(types[1])
+            for trans_a, trans_b in ((False, True), (False, False), (True, True)):
+                left, right = (moved(np.ascontiguousarray(v.T if t else v), at_end)
+                               for v, t in ((a, trans_a), (b, not trans_b)))
+                expected = ops.matmul(a, b, trans_b=True)
+                for variant in isa.runnable_variants():
+                    for nth in (1, 3):
+                        with engine(variant, nth):
+                            out = fenced(expected.shape, expected.dtype, at_end)
+                            same(ops.matmul(left, right, trans_a=trans_a, trans_b=trans_b, out=out), expected)
+                keep.clear()
     for n in (1, 3, 8, 9, 17, 30):
         for name, case in cases(n, PRODUCTS).items():
             expected = case()

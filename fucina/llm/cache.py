@@ -25,8 +25,8 @@ class _Plain:
 
     def write(self, start: int, k: np.ndarray, v: np.ndarray) -> None:
         end = start + len(k)
-        self.k[start:end] = k
-        self.v[start:end] = v
+        ops.kv_store(k, self.k[start:end])
+        ops.kv_store(v, self.v[start:end])
 
     def read(self, end: int):
         return self.k[:end], self.v[:end]
@@ -43,8 +43,8 @@ class _Quantized:
 
     def write(self, start: int, k: np.ndarray, v: np.ndarray) -> None:
         end = start + len(k)
-        self.k[start:end] = ops.quantize(k, self._format).data
-        self.v[start:end] = ops.quantize(v, self._format).data
+        ops.kv_store(k, self.k[start:end])
+        ops.kv_store(v, self.v[start:end])
 
     def read(self, end: int):
         shape = (end, self._heads, self._dim)

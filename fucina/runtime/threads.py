@@ -29,9 +29,19 @@ import threading
 from functools import cache
 from pathlib import Path
 
-from fucina._kernels._openmp import in_parallel, max_threads, num_procs, runtime_version
-
 from . import tuning
+
+
+def _ask_to_spin() -> None:
+    """Hand ``FUCINA_SPIN_BUDGET`` to the OpenMP runtime, which looks once, when it is loaded."""
+    budget = tuning.value("FUCINA_SPIN_BUDGET")
+    if budget is not None:
+        os.environ.setdefault("GOMP_SPINCOUNT", str(budget))
+
+
+_ask_to_spin()
+
+from fucina._kernels._openmp import in_parallel, max_threads, num_procs, runtime_version  # noqa: E402
 
 __all__ = ["enter", "explain_threads", "get_num_threads", "leave", "set_num_threads", "team"]
 

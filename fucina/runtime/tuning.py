@@ -81,6 +81,19 @@ _TABLE = (
         "First estimate, not measured yet.",
     ),
     Knob(
+        "FUCINA_BLAS", "0", str, "import of fucina",
+        "`1` lets SciPy's BLAS compute float32 and float64 products where it can, `auto` where it measured faster than "
+        "the kernels. BLAS adds in an order of its own: results depend on the library and its threads.",
+        "Off, because results would not be the same bits; `auto` uses it with the `generic` kernels only: the others "
+        "measured as fast or faster (AMD Zen 3, OpenBLAS 0.3.30, 2026-11).",
+        choices=("0", "1", "auto"),
+    ),
+    Knob(
+        "FUCINA_SPIN_BUDGET", None, int, "import of fucina",
+        "Turns that an idle thread of the team waits actively before it sleeps: becomes `GOMP_SPINCOUNT` of GNU OpenMP "
+        "unless that is set. Unset: the runtime decides; see docs/threads.md.",
+    ),
+    Knob(
         "FUCINA_PROGRAM", 1, int, "loading of a model",
         "0 evaluates generated tokens operation by operation instead of replaying a recorded program. Same bits.",
     ),
