@@ -8,7 +8,7 @@ from encoding import check_awkward, check_error, check_golden, encode, golden, k
 from references import agree, layouts, normal, same
 
 from fucina import QTensor, ops
-from fucina.formats import FORMATS
+from fucina.formats import FORMATS, lattices
 
 FORMAT = pytest.mark.parametrize("name", names("encode"))
 
@@ -133,9 +133,12 @@ def test_refusals():
 def test_non_finite_numbers_are_refused(bad):
     x = normal(7, 256)
     x[3, 200] = bad
-    for name in ("q4_0", "q6_k", "mxfp4", "iq3_s", "f16"):
+    for name in ("q4_0", "q6_k", "mxfp4", "iq3_s", "i2_s", "f16"):
         with pytest.raises(ValueError, match=r"NaN or infinity \(first in row 3\)"):
             ops.quantize(x, name)
+    stack = np.concatenate([normal(1, 7, 256), x[None]])
+    with pytest.raises(ValueError, match=r"first in row 10\)"):
+        ops.quantize(stack, "q4_k", imatrix=np.ones((2, 256), np.float32))
     imatrix = np.ones(256, np.float32)
     for wrong in (bad, -1.0):
         imatrix[5] = wrong
@@ -143,11 +146,15 @@ def test_non_finite_numbers_are_refused(bad):
             ops.quantize(normal(2, 256), "q4_0", imatrix=imatrix)
 
 
-def test_the_check_for_finite_rows(variant):
-    x = normal(33, 100)
-    x[[0, 7, 32], [99, 0, 50]] = np.nan, np.inf, -np.inf
-    x[5] = 3.4e38
-    for nth in (1, 2, 3):
-        flags = np.full(33, 9, np.uint8)
-        variant.kernel("encode").finite_rows_into_unchecked(x, flags, nth)
-        assert np.flatnonzero(flags == 0).tolist() == [0, 7, 32] and set(flags) == {0, 1}
+def test_rows_that_are_not_finite_are_reported_and_zero(variant):
+    x = normal(33, 256)
+    x[[0, 7, 32], [255, 0, 50]] = np.nan, np.inf, -np.inf
+    x[5] = 1e9
+    for name in ("q4_0", "q4_k", "iq4_nl", "iq3_s"):
+        spec = FORMATS[name]
+        tables = lattices.search_tables(spec.lattice) if spec.lattice else ()
+        for nth in (1, 2, 3):
+            finite, out = np.full(33, 9, np.uint8), np.full((33, spec.row_bytes(256)), 0x55, np.uint8)
+            variant.kernel(spec.encoder).encode_rows_into_unchecked(spec.number, *tables, x, None, out, finite, nth)
+            assert np.flatnonzero(finite == 0).tolist() == [0, 7, 32] and set(finite) == {0, 1}
+            assert not out[[0, 7, 32]].any() and (out != 0x55).any(-1).all()

@@ -23,11 +23,11 @@ def test_error(name):
     check_error(name, 1000)
 
 
-@FORMAT
-@pytest.mark.parametrize("imatrix", [False, True])
+@pytest.mark.parametrize(
+    ("name", "imatrix"),
+    [(n, i) for n in names("encode_iq") for i in (False, True) if i or FORMATS[n].imatrix != "required"],
+)
 def test_awkward_rows(name, imatrix):
-    if FORMATS[name].imatrix == "required" and not imatrix:
-        pytest.skip("needs an importance matrix")
     x = awkward(256)
     weights = np.abs(normal(256, seed=9)) + np.float32(0.1)
     weights[::5] = 0

@@ -64,6 +64,9 @@ def cases(n: int = 7, formats=("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "
     result["embedding"] = Case(ops.embedding, ids=np.arange(n)[::-1].copy(), table=normal(n, 5))
     result["embedding float16"] = Case(ops.embedding, ids=np.arange(n), table=normal(n, 5).astype(np.float16))
     q, k, v = normal(3, 4, n), normal(9, 2, n, seed=1), normal(9, 2, n, seed=2)
+    result |= {name: Case(getattr(ops, name), {"axis": -1}, x=x) for name in ("sum", "prod", "mean", "max", "min", "var")}
+    result["sum of columns"] = Case(ops.sum, {"axis": 0}, x=x)
+    result["dot"] = Case(ops.dot, x=x, y=y)
     result["linear packed"] = Case(ops.linear, x=normal(n, n), w=ops.pack_weight(normal(n, n, seed=1)), bias=normal(n))
     result["matmul"] = Case(ops.matmul, a=normal(n, n), b=normal(n, n, seed=1))
     turned = {"trans_a": True, "trans_b": True}
@@ -95,8 +98,8 @@ def rebuilt(a, raw: np.ndarray):
 
 
 def test_no_operation_is_forgotten():
-    """But for those that have no ``out``."""
-    others = {"kv_store", "pack", "pack_weight", "quantize", "rope_tables"}
+    """But for those that have no ``out`` of float32."""
+    others = {"argmax", "kv_store", "pack", "pack_weight", "quantize", "rope_tables"}
     assert {case.op.__name__ for case in CASES.values()} == set(ops.__all__) - others
 
 

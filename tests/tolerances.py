@@ -28,6 +28,7 @@ EXACT = {
     "linear_quant": ("scalar", "variants", "threads", "batch"),
     "matmul": ("scalar", "variants", "threads", "batch"),
     "norm": ("scalar", "variants", "threads", "batch"),
+    "reduce": ("scalar", "variants", "threads", "batch"),
     "rope": ("scalar", "variants", "threads", "batch"),
     "softmax": ("scalar", "variants", "threads", "batch"),
 }

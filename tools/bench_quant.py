@@ -17,7 +17,9 @@ import subprocess
 import sys
 import tempfile
 from functools import partial
+from operator import truediv
 from pathlib import Path
+from statistics import median
 from time import perf_counter, thread_time
 
 import numpy as np
@@ -100,18 +102,21 @@ def batches(names, rounds: int) -> dict[str, dict]:
     probe = peak_probe()
     operands = {name: weights(name, N, K) for name in names}
     packed = {name: w.pack() for name, w in operands.items()}
-    rates = {name: {"packed": 0.0, "raw": 0.0} for name in names}
-    peak = 0.0
+    rates = {name: {"packed": [], "raw": [], "peak": []} for name in names}
     for _ in range(rounds):
-        for name in names:
-            peak = max(peak, probe())
+        for name, rate in rates.items():
+            before = probe()
             for how, w in (("packed", packed[name]), ("raw", operands[name])):
-                rate = M * N * K / best(partial(ops.linear, x, w, out=out), thread_time) / 1e9
-                rates[name][how] = max(rates[name][how], rate)
+                rate[how].append(M * N * K / best(partial(ops.linear, x, w, out=out), thread_time) / 1e9)
+            rate["peak"].append(max(before, probe()))
+    peak = max(max(rate["peak"]) for rate in rates.values())
     return {
         name: {
-            "gmac_per_s": rate["packed"], "raw_gmac_per_s": rate["raw"], "fma_gmac_per_s": peak,
-            "ratio": rate["packed"] / peak, "raw_over_packed": rate["raw"] / rate["packed"], "target": TARGETS[name],
+            "gmac_per_s": max(rate["packed"]), "raw_gmac_per_s": max(rate["raw"]), "fma_gmac_per_s": peak,
+            "ratio": max(rate["packed"]) / peak, "target": TARGETS[name],
+            # Within a round, neighbours slow both sides; the median tells how quiet the machine was.
+            "median_ratio": median(map(truediv, rate["packed"], rate["peak"])),
+            "raw_over_packed": median(map(truediv, rate["raw"], rate["packed"])),
         }
         for name, rate in rates.items()
     }
@@ -202,8 +207,8 @@ def main(argv=None) -> int:
             for name, row in measured().items():
                 results[name] |= row
     if args.json != "-":
-        columns = ("gmac_per_s", "ratio", "target", "raw_over_packed", "gb_per_s", "raw_gb_per_s", "fraction",
-                   "encode_mb_per_s", "gguf_mb_per_s")
+        columns = ("gmac_per_s", "ratio", "median_ratio", "target", "raw_over_packed", "gb_per_s", "raw_gb_per_s",
+                   "fraction", "encode_mb_per_s", "gguf_mb_per_s")
         columns = [c for c in columns if any(c in row for row in results.values())]
         print(f"{'format':10s}", *(f"{c:>16s}" for c in columns))
         for name, row in results.items():

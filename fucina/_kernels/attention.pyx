@@ -154,7 +154,7 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     cdef float* s = y + rows * dp                           # [rows][width]
     cdef const char* k = a.k + kv_head * a.k_head
     cdef const char* v = a.v + kv_head * a.v_head
-    cdef Py_ssize_t r, i, j, e, n, g, gn, pos, b0, b1, c0, c1, top
+    cdef Py_ssize_t r, i, j, e, n, g, gn, pos, b0, b1, c0, c1
     cdef Py_ssize_t rlo, rhi
     cdef float total
     cdef float* row

@@ -2,15 +2,28 @@
 
 Every element is the product written in the format's definition, rounded as ggml rounds it: scale and code first, then
 the offset, no fused operations. The layouts are those of ``blocks.pxd``; threads get whole rows. Plain f32, f16 and
-bf16 tables are widened exactly.
+bf16 tables are widened exactly. Here are the formats of 32-element blocks with uniform codes and the K formats; the
+others are in ``dequantize_tiny`` and ``dequantize_iq``.
 """
 
 from libc.stdint cimport int64_t, uint8_t, uint16_t
 from libc.string cimport memcpy
 
-from blocks cimport Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Block
+from blocks cimport Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0
 from simd cimport fu_bf16_f32, fu_f16_f32
 from team cimport core_t, run_team, share_start
+
+ctypedef fused Block:
+    Q4_0
+    Q4_1
+    Q5_0
+    Q5_1
+    Q8_0
+    Q4_K
+    Q5_K
+    Q6_K
+    Q2_K
+    Q3_K
 
 cdef struct Args:
     const char* table
@@ -58,6 +71,24 @@ cdef void decode(const Block* p, float* y) noexcept nogil:
             code = code >> 4 if i & 64 else code & 15
             code |= (p.qh[(i >> 7) * 32 + j] >> 2 * (i >> 5 & 3) & 3) << 4
             y[i] = d * <float> p.scales[i >> 4] * <float> (code - 32)
+    elif Block is Q2_K:
+        m = fu_f16_f32(p.dmin)
+        for j in range(16):
+            # sub-block j of 16 elements: half j / 8, plane of 32 elements inside it, half of the plane
+            scale = d * <float> (p.scales[j] & 15)
+            offset = m * <float> (p.scales[j] >> 4)
+            for i in range(16):
+                code = p.qs[(j >> 3) * 32 + (j & 1) * 16 + i] >> (j & 6) & 3
+                y[16 * j + i] = scale * <float> code - offset
+    elif Block is Q3_K:
+        for j in range(16):
+            sc = p.scales[j & 7] >> 4 if j & 8 else p.scales[j] & 15
+            sc |= (p.scales[8 + (j & 3)] >> 2 * (j >> 2) & 3) << 4
+            scale = d * <float> (sc - 32)
+            for i in range(16):
+                code = p.qs[(j >> 3) * 32 + (j & 1) * 16 + i] >> (j & 6) & 3
+                code -= 0 if p.hmask[(j & 1) * 16 + i] >> (j >> 1) & 1 else 4
+                y[16 * j + i] = scale * <float> code
     else:
         m = fu_f16_f32(p.dmin)
         for j in range(8):
@@ -81,7 +112,8 @@ cdef void decode_rows(const Block* args, Py_ssize_t ith, Py_ssize_t nth) noexcep
     """Share ``ith`` of the rows. The pointer's type only selects the format; it points to ``Args``."""
     cdef const Args* a = <const Args*> args
     cdef Py_ssize_t r, b, at
-    cdef Py_ssize_t size = 256 if (Block is Q4_K or Block is Q5_K or Block is Q6_K) else 32
+    cdef bint small = Block is Q4_0 or Block is Q4_1 or Block is Q5_0 or Block is Q5_1 or Block is Q8_0
+    cdef Py_ssize_t size = 32 if small else 256
     for r in range(share_start(a.rows, ith, nth), share_start(a.rows, ith + 1, nth)):
         at = r if a.ids == NULL else a.ids[r]
         for b in range(a.blocks):
@@ -105,7 +137,7 @@ cdef void widen_rows(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nog
 
 
 cdef core_t core_of(int code) noexcept nogil:
-    """The core of the format with that ``code`` in the format table; negative codes are plain number types."""
+    """The core of the format with that number in the format table; negative codes are plain number types."""
     if code < 0:
         return <core_t> widen_rows
     if code == 0:
@@ -122,7 +154,11 @@ cdef core_t core_of(int code) noexcept nogil:
         return <core_t> decode_rows[Q4_K]
     if code == 6:
         return <core_t> decode_rows[Q5_K]
-    return <core_t> decode_rows[Q6_K]
+    if code == 7:
+        return <core_t> decode_rows[Q6_K]
+    if code == 8:
+        return <core_t> decode_rows[Q2_K]
+    return <core_t> decode_rows[Q3_K]
 
 
 def dequantize_rows_into_unchecked(int code, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids,

@@ -2,37 +2,72 @@
 
 Per output one chain of fused multiply-adds over the blocks of k, in ascending order, from exact integer dots:
 
-    q4_0 q5_0 q8_0   y = fma(dw * da, sum(q * a), y)                          offsets -8, -16 are in the integer sum
-    q4_1 q5_1        y = fma(dw * da, sum(q * a), y);  y = fma(mw, s, y)
-    q4_k q5_k        y = fma(dw * da, sum_j sc_j * dot_j, y);  y = fma(-(dmin * da), sum_j mn_j * asum_j, y)
-    q6_k             y = fma(dw * da, sum_g sc_g * dot_g, y)
+    q4_0 q5_0 q8_0 iq4_nl mxfp4     y = fma(dw * da, sum(q * a), y)           per 32 elements
+    q1_0 q2_0                       the same, dw of 128 or 64 elements
+    nvfp4                           y = fma((d * sc_g) * da, sum(q * a), y)   per 16 elements
+    q4_1 q5_1                       y = fma(dw * da, sum(q * a), y);  y = fma(mw, s, y)
+    q4_k q5_k q2_k                  y = fma(dw * da, sum_j sc_j * dot_j, y);
+                                    y = fma(dmin * -da, sum_j mn_j * asum_j, y)
+    q3_k q6_k iq4_xs iq1 iq2 iq3    y = fma(dw * da, sum_g sc_g * dot_g, y)   per 256 elements
+    tq1_0 tq2_0 i2_s                y = fma(dw * da, sum(q * a), y)           per 256 elements; i2_s: dw = 1, y * scale
 
-Integer sums are converted to f32 once, as totals. Lanes are rows of w and every output is its own chain, so the
-bits depend neither on vector width, nor on threads, nor on how many columns share the call.
+Offsets of codes are in the integer sums, which are converted to f32 once, as totals. A scale of the whole tensor
+multiplies the finished sum, before the bias. Lanes are rows of w and every output is its own chain, so the bits depend
+neither on vector width, nor on threads, nor on how many columns share the call.
 
 Raw weights are interleaved into scratch one panel of 8 rows at a time (``panel.pxd``) and go through the same tile as
 packed ones. Nothing is summed across lanes: 4 bytes of activations, broadcast from memory, meet the same 4 positions of
-8 rows. The tiles are in ``tile_32.pxd`` and ``tile_k.pxd``. Threads get whole panels.
+8 rows. The tiles of the most common formats unpack while they multiply (``tile_32.pxd``, ``tile_k.pxd``); the others
+are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). Threads get whole panels.
 """
 
 from libc.stdint cimport int8_t
 
 from act cimport ActArgs, act_aux, act_block, quantize_act
-from blocks cimport Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, Block
-from panel cimport TILE, LinearArgs, finish, interleave, up64
-from simd cimport f8
+from blocks cimport (
+    NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S, NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL, NUM_IQ4_XS,
+    NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0, NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1, NUM_Q4_K, NUM_Q5_0,
+    NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0, NUM_TQ1_0, NUM_TQ2_0, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0,
+)
+from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t
+from expand_32 cimport expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128
+from expand_iq cimport (
+    expand_iq1_m, expand_iq1_s, expand_iq2_s, expand_iq2_xs, expand_iq2_xxs, expand_iq3_s, expand_iq3_xxs,
+)
+from expand_k cimport expand_i2_s, expand_iq4_xs, expand_q2_k, expand_q3_k, expand_q6_k, expand_tq1_0, expand_tq2_0
+from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
+from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport tile_32
-from tile_k cimport tile_k, tile_q6_k
+from tile_codes cimport (
+    Eight, Four, Mins, One, Signed, SignedK, Sixteen, Tag, Ternary, Twelve, Two, tile_codes_32, tile_codes_k,
+    tile_ternary,
+)
+from tile_k cimport tile_k
+
+# Elements that are expanded at a time for a few columns. Short turns between reading weights and multiplying keep the
+# memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
+cdef enum:
+    PIECE = 256
 
 
-cdef void linear_quant(const Block* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+# Formats whose tile unpacks.
+ctypedef fused Direct:
+    Q4_0
+    Q4_1
+    Q5_0
+    Q5_1
+    Q8_0
+    Q4_K
+    Q5_K
+
+
+cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
     cdef const LinearArgs* a = <const LinearArgs*> args
     cdef f8 acc[TILE]
-    cdef int size = 256 if (Block is Q4_K or Block is Q5_K or Block is Q6_K) else 32
-    cdef int half_at = 208 if Block is Q6_K else (
-        -1 if Block is Q4_1 or Block is Q5_1 or Block is Q4_K or Block is Q5_K else 0)
+    cdef int size = 256 if Direct is Q4_K or Direct is Q5_K else 32
+    cdef int half_at = -1 if Direct is Q4_1 or Direct is Q5_1 or Direct is Q4_K or Direct is Q5_K else 0
     cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
     cdef Py_ssize_t nb = a.k // size
     cdef Py_ssize_t panels = (a.n + 7) // 8
@@ -44,61 +79,207 @@ cdef void linear_quant(const Block* args, Py_ssize_t ith, Py_ssize_t nth) noexce
         rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
         p = a.w + i * 8 * a.row_bytes
         if not a.packed:
-            interleave(p, a.row_bytes, rows, nb, sizeof(Block), half_at, scratch)
+            interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
             p = scratch
         t = 0
         while t < a.m:
             nc = <int> min(<Py_ssize_t> TILE, a.m - t)
-            if Block is Q6_K:
-                tile_q6_k(p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
-            elif Block is Q4_K or Block is Q5_K:
+            if Direct is Q4_K or Direct is Q5_K:
                 tile_k(args, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
             else:
                 tile_32(args, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
             for c in range(nc):
-                finish(acc[c], NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
+                finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
             t += TILE
 
 
-cdef core_t core_of(int code) noexcept nogil:
-    """The core of the format with that ``code`` in the format table."""
-    if code == 0:
+cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of the panels by way of code panels. The pointer's type selects the tile, see ``linear_quant``.
+
+    A few columns take a panel piece by piece; for many it is expanded as a whole, once.
+    """
+    cdef const LinearArgs* a = <const LinearArgs*> args
+    cdef f8 acc[TILE]
+    cdef int size = 32 if (Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen) else 256
+    cdef Py_ssize_t nb = a.k // a.block
+    cdef Py_ssize_t na = a.k // size
+    cdef Py_ssize_t piece = nb if a.m > TILE else min(nb, <Py_ssize_t> (PIECE // a.block))
+    cdef Py_ssize_t panels = (a.n + 7) // 8
+    cdef char* codes = a.scratch + ith * a.scratch_stride
+    cdef char* raw = codes + up64(piece * a.unit)
+    cdef Py_ssize_t i, b, t, count
+    cdef const char* p
+    cdef int rows, nc, c
+    for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
+        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
+        t = 0
+        while t < a.m:
+            nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+            for c in range(nc):
+                acc[c] = f8_zero()
+            b = 0
+            while b < nb:
+                count = min(piece, nb - b)
+                if t == 0:
+                    p = a.w + 8 * i * a.row_bytes
+                    if a.packed:
+                        p += 8 * b * a.nbytes
+                        # While the tile works, the next piece can come in.
+                        if piece < nb:
+                            for c in range((8 * count * a.nbytes + 63) // 64):
+                                fu_prefetch(p + 8 * count * a.nbytes + 64 * c)
+                    else:
+                        interleave_any(p + b * a.nbytes, a.row_bytes, rows, count, a.nbytes, a.half_at,
+                                       p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
+                        p = raw
+                    a.expand(p, count, a.grid, codes)
+                tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
+                b += count
+            for c in range(nc):
+                finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
+            t += TILE
+
+
+cdef inline void tile_codes(const Tag* args, const char* codes, Py_ssize_t count, Py_ssize_t at, int nc,
+                            f8* acc) noexcept nogil:
+    """The tile of a tag: ``count`` blocks of activations, the first one being number ``at``."""
+    cdef const LinearArgs* a = <const LinearArgs*> args
+    if Tag is Ternary:
+        tile_ternary(codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
+    elif Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen:
+        tile_codes_32(args, codes, count, a.qs + 32 * at, a.d + at, a.aux + 4 * at, nc, acc)
+    else:
+        tile_codes_k(args, codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
+
+
+cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, int block, int nbytes, int half_at,
+                     int unit) noexcept nogil:
+    a.expand = expand
+    a.block = block
+    a.nbytes = nbytes
+    a.half_at = half_at
+    a.unit = unit
+    return core
+
+
+cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
+    """The core of the format with that ``number`` in the format table; what it has to know is put into ``a``."""
+    as_codes(a, NULL, NULL, 1, 0, -1, 0)
+    if number == NUM_Q4_0:
         return <core_t> linear_quant[Q4_0]
-    if code == 1:
+    if number == NUM_Q4_1:
         return <core_t> linear_quant[Q4_1]
-    if code == 2:
+    if number == NUM_Q5_0:
         return <core_t> linear_quant[Q5_0]
-    if code == 3:
+    if number == NUM_Q5_1:
         return <core_t> linear_quant[Q5_1]
-    if code == 4:
+    if number == NUM_Q8_0:
         return <core_t> linear_quant[Q8_0]
-    if code == 5:
+    if number == NUM_Q4_K:
         return <core_t> linear_quant[Q4_K]
-    if code == 6:
+    if number == NUM_Q5_K:
         return <core_t> linear_quant[Q5_K]
-    return <core_t> linear_quant[Q6_K]
+    if number == NUM_Q2_K:
+        return as_codes(a, <core_t> linear_codes[Mins], expand_q2_k, 256, 84, -1, UNIT_K)
+    if number == NUM_Q3_K:
+        return as_codes(a, <core_t> linear_codes[Four], expand_q3_k, 256, 110, 108, UNIT_K)
+    if number == NUM_Q6_K:
+        return as_codes(a, <core_t> linear_codes[Two], expand_q6_k, 256, 210, 208, UNIT_K)
+    if number == NUM_IQ4_NL:
+        return as_codes(a, <core_t> linear_codes[Signed], expand_iq4_nl, 32, 18, 0, UNIT_32)
+    if number == NUM_IQ4_XS:
+        return as_codes(a, <core_t> linear_codes[SignedK], expand_iq4_xs, 256, 136, -1, UNIT_K)
+    if number == NUM_TQ1_0:
+        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq1_0, 256, 54, 52, UNIT_TERNARY)
+    if number == NUM_TQ2_0:
+        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq2_0, 256, 66, 64, UNIT_TERNARY)
+    if number == NUM_MXFP4:
+        return as_codes(a, <core_t> linear_codes[Twelve], expand_mxfp4, 32, 17, 0, UNIT_32)
+    if number == NUM_NVFP4:
+        return as_codes(a, <core_t> linear_codes[Sixteen], expand_nvfp4, 64, 36, -1, 2 * UNIT_16)
+    if number == NUM_Q1_0:
+        return as_codes(a, <core_t> linear_codes[Eight], expand_q1_0, 128, 18, 0, 4 * UNIT_32)
+    if number == NUM_Q2_0:
+        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0, 64, 18, 0, 2 * UNIT_32)
+    if number == NUM_Q2_0_G128:
+        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0_g128, 128, 34, 0, 4 * UNIT_32)
+    if number == NUM_I2_S:
+        return as_codes(a, <core_t> linear_codes[Ternary], expand_i2_s, 256, 64, -1, UNIT_TERNARY)
+    if number == NUM_IQ2_XXS:
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xxs, 256, 66, 0, UNIT_K)
+    if number == NUM_IQ2_XS:
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xs, 256, 74, 0, UNIT_K)
+    if number == NUM_IQ2_S:
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_s, 256, 82, 0, UNIT_K)
+    if number == NUM_IQ3_XXS:
+        return as_codes(a, <core_t> linear_codes[One], expand_iq3_xxs, 256, 98, 0, UNIT_K)
+    if number == NUM_IQ3_S:
+        return as_codes(a, <core_t> linear_codes[Four], expand_iq3_s, 256, 110, 0, UNIT_K)
+    if number == NUM_IQ1_S:
+        return as_codes(a, <core_t> linear_codes[Four], expand_iq1_s, 256, 50, 0, UNIT_K)
+    return as_codes(a, <core_t> linear_codes[Four], expand_iq1_m, 256, 56, -1, UNIT_K)
 
 
-def scratch_bytes(int kind, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes, Py_ssize_t nth):
-    """Bytes of scratch for ``linear_quant_into_unchecked``: the quantized activations and a panel per share."""
+cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:
+    """Room for the panel that raw rows are interleaved to, and for its codes."""
+    cdef LinearArgs a
+    cdef Py_ssize_t elements
+    core_of(number, &a)
+    if a.unit == 0:
+        return up64(8 * row_bytes)
+    elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
+    return up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
+
+
+def share_bytes(int code, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes):
+    """Bytes of scratch per share of a product of ``m`` rows of activations."""
+    return share_bytes_of(code, m, k, row_bytes)
+
+
+def scratch_bytes(int code, int kind, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes, Py_ssize_t nth):
+    """Bytes of scratch for ``linear_quant_into_unchecked``: the quantized activations, and what the shares need."""
     cdef Py_ssize_t blocks = m * (k // act_block(kind))
     return (up64(m * k) + up64(4 * blocks) + up64(act_aux(kind) * blocks)
-            + up64(8 * row_bytes) * (4 * nth if nth > 1 else 1))
+            + share_bytes_of(code, m, k, row_bytes) * (4 * nth if nth > 1 else 1))
+
+
+cdef core_t fill(LinearArgs* a, int code, bint packed, const unsigned char[:, ::1] w, const unsigned char[:, ::1] grid,
+                 float scale, const float[::1] bias, float[:, ::1] out, Py_ssize_t k):
+    """All arguments of a product but its activations and its scratch; returns the core that takes them."""
+    a.w = <const char*> &w[0, 0]
+    a.row_bytes = w.shape[1] // 8 if packed else w.shape[1]
+    a.packed = packed
+    a.grid = NULL
+    if grid is not None:
+        a.grid = &grid[0, 0]
+    a.scale = scale
+    a.bias = NULL
+    if bias is not None:
+        a.bias = &bias[0]
+    a.out = &out[0, 0]
+    a.m = out.shape[0]
+    a.n = out.shape[1]
+    a.k = k
+    a.scratch_stride = share_bytes_of(code, a.m, k, a.row_bytes)
+    return core_of(code, a)
 
 
 def linear_quant_into_unchecked(int code, int kind, int nbytes, int half_at, bint packed,
-                                const unsigned char[:, ::1] w, const float[:, ::1] x, const float[::1] bias,
-                                float[:, ::1] out, unsigned char[::1] scratch, Py_ssize_t nth):
-    """``out`` [m, n] = ``x`` [m, k] times the n rows of ``w``, plus ``bias`` unless it is None.
+                                const unsigned char[:, ::1] w, const unsigned char[:, ::1] grid, float scale,
+                                const float[:, ::1] x, const float[::1] bias, float[:, ::1] out,
+                                unsigned char[::1] scratch, Py_ssize_t nth):
+    """``out`` [m, n] = ``x`` [m, k] times the n rows of ``w`` times ``scale``, plus ``bias`` unless it is None.
 
     ``w`` holds n rows of blocks or, ``packed``, ceil(n / 8) panels. ``code``, ``nbytes`` and ``half_at`` are the
-    format's row in the table, ``kind`` its activation (0 q8_0, 1 q8_1, 2 q8_k); ``scratch`` as ``scratch_bytes`` says.
+    format's row in the table, ``kind`` its activation (0 q8_0, 1 q8_1, 2 q8_k); ``grid`` is what the points of its
+    lattice decode to, or None; ``scratch`` as ``scratch_bytes`` says.
     """
     cdef ActArgs act
     cdef LinearArgs a
     cdef Py_ssize_t m = x.shape[0]
     cdef Py_ssize_t k = x.shape[1]
     cdef Py_ssize_t blocks = m * (k // act_block(kind))
+    cdef core_t core = fill(&a, code, packed, w, grid, scale, bias, out, k)
     act.x = &x[0, 0]
     act.qs = <int8_t*> &scratch[0]
     act.d = <float*> (<char*> act.qs + up64(m * k))
@@ -107,48 +288,27 @@ def linear_quant_into_unchecked(int code, int kind, int nbytes, int half_at, bin
     act.k = k
     act.tile = TILE
     act.kind = kind
-    a.w = <const char*> &w[0, 0]
-    a.row_bytes = w.shape[1] // 8 if packed else w.shape[1]
-    a.packed = packed
     a.qs = act.qs
     a.d = act.d
     a.aux = act.aux
-    a.bias = NULL
-    if bias is not None:
-        a.bias = &bias[0]
-    a.out = &out[0, 0]
     a.scratch = act.aux + up64(act_aux(kind) * blocks)
-    a.scratch_stride = up64(8 * a.row_bytes)
-    a.m = m
-    a.n = out.shape[1]
-    a.k = k
     with nogil:
         # Quantizing is a few per cent of the product's work: a handful of rows is not worth a second region.
         run_team(<core_t> quantize_act, &act, min(4 * nth, m), nth if m >= 8 else 1)
-        run_team(core_of(code), &a, 4 * nth if nth > 1 else 1, nth)
+        run_team(core, &a, 4 * nth if nth > 1 else 1, nth)
 
 
-def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, const signed char[::1] qs, const float[::1] d,
-                      const unsigned char[::1] aux, const float[::1] bias, float[:, ::1] out, Py_ssize_t k,
-                      unsigned char[::1] scratch):
-    """The product alone as a step of a program: activations come quantized, ``scratch`` holds a panel per share."""
+def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, const unsigned char[:, ::1] grid,
+                      float scale, const signed char[::1] qs, const float[::1] d, const unsigned char[::1] aux,
+                      const float[::1] bias, float[:, ::1] out, Py_ssize_t k, unsigned char[::1] scratch):
+    """The product alone as a step of a program: activations come quantized; ``scratch``: ``share_bytes`` per share."""
     cdef LinearArgs a
-    a.w = <const char*> &w[0, 0]
-    a.row_bytes = w.shape[1] // 8 if packed else w.shape[1]
-    a.packed = packed
+    cdef core_t core = fill(&a, code, packed, w, grid, scale, bias, out, k)
     a.qs = <const int8_t*> &qs[0]
     a.d = &d[0]
     a.aux = <const char*> &aux[0]
-    a.bias = NULL
-    if bias is not None:
-        a.bias = &bias[0]
-    a.out = &out[0, 0]
     a.scratch = <char*> &scratch[0]
-    a.scratch_stride = up64(8 * a.row_bytes)
-    a.m = out.shape[0]
-    a.n = out.shape[1]
-    a.k = k
-    return step_of(core_of(code), &a, sizeof(a))
+    return step_of(core, &a, sizeof(a))
 
 
 cdef struct PackArgs:
@@ -161,9 +321,11 @@ cdef struct PackArgs:
 cdef void pack_rows(const PackArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     cdef Py_ssize_t count = (a.n + 7) // 8
     cdef Py_ssize_t i
+    cdef const char* p
     for i in range(share_start(count, ith, nth), share_start(count, ith + 1, nth)):
-        interleave(a.w + 8 * i * a.row_bytes, a.row_bytes, <int> min(<Py_ssize_t> 8, a.n - 8 * i),
-                   a.row_bytes // a.nbytes, a.nbytes, a.half_at, a.panels + 8 * i * a.row_bytes)
+        p = a.w + 8 * i * a.row_bytes
+        interleave_any(p, a.row_bytes, <int> min(<Py_ssize_t> 8, a.n - 8 * i), a.row_bytes // a.nbytes, a.nbytes,
+                       a.half_at, p + 8 * a.row_bytes, a.panels + 8 * i * a.row_bytes)
 
 
 def pack_rows_into_unchecked(int nbytes, int half_at, const unsigned char[:, ::1] w, unsigned char[:, ::1] panels,

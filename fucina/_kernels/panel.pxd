@@ -1,15 +1,17 @@
 """Panels of eight interleaved rows, and what every tile of a quantized product is given.
 
 A panel holds 8 rows, word by word: a block, seen as 32-bit words, becomes [word][row], so 32 bytes are the same word of
-8 rows. A block with an odd 16-bit field (``half_at`` in the format table) keeps the 8 halves in front:
-[half x 8][word][row]. A panel has exactly the bytes of its rows, every vector load is a load of 8 rows, and because
-scales, nibbles and fifth bits sit in the same places of every row, unpacking them is one operation for all 8.
+8 rows. A block that is not a whole number of words has a head, one or two bytes at ``half_at`` (format table): its 8
+heads come first, [head x 8][word][row]. A panel has exactly the bytes of its rows, every vector load is a load of 8
+rows, and because scales, nibbles and fifth bits sit in the same places of every row, unpacking them is one operation
+for all 8.
 """
 
-from libc.stdint cimport int8_t
+from libc.stdint cimport int8_t, uint8_t
 from libc.string cimport memcpy
 
-from simd cimport f8, f8_add, f8_load, f8_store, fu_prefetch, w8_transpose4
+from codes cimport expand_t
+from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, w8_transpose4
 
 # Columns of an activation tile. 16 columns of k = 4096 and their scales are 72 KiB (second-level cache), of
 # k = 1536 27 KiB (first level); the accumulators are 512 bytes.
@@ -25,9 +27,15 @@ cdef struct LinearArgs:
     const char* aux
     const float* bias       # or NULL
     float* out
-    char* scratch           # one panel per share
+    char* scratch           # ``scratch_stride`` bytes per share
     Py_ssize_t scratch_stride
     Py_ssize_t m, n, k
+    float scale             # of the whole tensor, 1 where the format has none
+    # Only for formats that are expanded to code panels: how, their lattice or NULL, a block's bytes and elements, the
+    # bytes that it becomes.
+    expand_t expand
+    const uint8_t* grid
+    int nbytes, half_at, block, unit
 
 
 cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:
@@ -35,27 +43,33 @@ cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:
 
 
 cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, const int nbytes,
-                            const int half_at, char* panel) noexcept nogil:
+                            const int half_at, const char* ahead, char* panel) noexcept nogil:
     """Rows ``w + i * stride`` to one panel; with fewer than 8 rows the last one is repeated.
 
-    Inlined with the constants of a format, the loop over a block's words unrolls.
+    ``ahead`` is the memory that will be read next. Inlined with the constants of a format, the loop over a block's
+    words unrolls.
     """
     cdef const char* src[8]
     cdef char* dst = panel
     cdef int words = nbytes // 4
-    cdef int skip = 2 if half_at == 0 else 0
+    cdef int head = nbytes % 4
+    cdef int skip = head if half_at == 0 else 0
     cdef int i, j, at
-    cdef Py_ssize_t b
+    cdef Py_ssize_t _
     for i in range(8):
         src[i] = w + min(i, rows - 1) * stride
-    for b in range(blocks):
+    for _ in range(blocks):
         # Eight short rows are no stream that hardware follows: ask for the next panel's bytes while this one is read.
         for i in range((8 * nbytes + 63) // 64):
-            fu_prefetch(w + 8 * stride + 8 * b * nbytes + 64 * i)
+            fu_prefetch(ahead + 64 * i)
+        ahead += 8 * nbytes
         if half_at >= 0:
             for i in range(8):
-                memcpy(dst + 2 * i, src[i] + half_at, 2)
-            dst += 16
+                if head == 2:
+                    memcpy(dst + 2 * i, src[i] + half_at, 2)
+                else:
+                    dst[i] = src[i][half_at]
+            dst += 8 * head
         # Four words at a time; the last group is shifted back over words that were already done.
         for j in range((words + 3) // 4):
             at = min(4 * j, words - 4)
@@ -65,11 +79,27 @@ cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize
             src[i] += nbytes
 
 
-cdef inline void finish(f8 acc, const float* bias, float* out, int rows) noexcept nogil:
-    """Write one column of a panel: ``rows`` outputs, with the bias added last."""
+cdef inline void interleave_any(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, int nbytes,
+                                int half_at, const char* ahead, char* panel) noexcept nogil:
+    """``interleave`` with the constants of the shortest blocks, where they matter."""
+    if nbytes == 17:
+        interleave(w, stride, rows, blocks, 17, 0, ahead, panel)
+    elif nbytes == 18:
+        interleave(w, stride, rows, blocks, 18, 0, ahead, panel)
+    elif nbytes == 34:
+        interleave(w, stride, rows, blocks, 34, 0, ahead, panel)
+    elif nbytes == 36:
+        interleave(w, stride, rows, blocks, 36, -1, ahead, panel)
+    else:
+        interleave(w, stride, rows, blocks, nbytes, half_at, ahead, panel)
+
+
+cdef inline void finish(f8 acc, float scale, const float* bias, float* out, int rows) noexcept nogil:
+    """Write one column of a panel: ``rows`` outputs, times the scale of the tensor, with the bias added last."""
     cdef float lane[8]
     cdef float edge[8]
     cdef int i
+    acc = f8_mul(acc, f8_set1(scale))
     if rows == 8:
         if bias != NULL:
             acc = f8_add(acc, f8_load(bias))

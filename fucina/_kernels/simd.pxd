@@ -72,3 +72,28 @@ cdef extern from "simd.h" nogil:
     w8 w8_dot4_u5(const w8* w, const int8_t* a)
     w8 w8_dot2_u6(const w8* w, const int8_t* a)
     w8 w8_dot1_s8(w8 w, const int8_t* a)
+
+
+cdef extern from "simd.h" nogil:
+    ctypedef struct d4:      # four f64 lanes
+        pass
+
+    double fu_fmad(double a, double b, double c)
+    d4 d4_load(const double* p)
+    void d4_store(double* p, d4 v)
+    d4 d4_set1(double x)
+    d4 d4_zero()
+    d4 d4_fma(d4 a, d4 b, d4 c)
+    void d4_transpose(d4* rows)
+
+    void f8_store_bf16(uint16_t* p, f8 v)
+    f8 f8_from_bf16_low(f8 v)
+    f8 f8_from_bf16_high(f8 v)
+    f8 f8_from_f16_half(w8 v, int which)
+    void f8_load_columns(const void* p, long stride, f8* columns)
+    void w8_load_columns16(const void* p, long stride, w8* columns)
+
+    const char* fu_zeros     # 64 bytes of zeros
+
+    void fu_prefetch_far(const void* p)
+    long fu_draw(long* counter)

@@ -10,9 +10,9 @@ from libc.stdint cimport int8_t, uint16_t
 
 from blocks cimport Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and, w8_bcast32,
-    w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_u8, w8_shl32,
-    w8_shr16, w8_sub32,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and,
+    w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_u8,
+    w8_shl32, w8_shr16, w8_sub32,
 )
 
 # A fused type selects the code at compile time.
@@ -65,17 +65,17 @@ cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const cha
     return s
 
 
-cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux,
-                 int nc, f8* acc) noexcept nogil:
+cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
+                         const char* aux, int nc, f8* acc) noexcept nogil:
     """``nc`` columns times one panel of 8 rows."""
     cdef w8 w[8]
     cdef f8 dw, mw
     cdef w8 head
-    cdef Py_ssize_t b
+    cdef Py_ssize_t _
     cdef int c
     for c in range(nc):
         acc[c] = f8_zero()
-    for b in range(nb):
+    for _ in range(nb):
         if Block32 is Q4_1 or Block32 is Q5_1:
             head = w8_load(p)
             dw = f8_from_f16_of_words(head, 0)

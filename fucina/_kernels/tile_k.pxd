@@ -1,19 +1,18 @@
-"""Tiles of the K formats with blocks of 256 and integer scales per sub-block: q4_k, q5_k, q6_k.
+"""Tiles of q4_k and q5_k: blocks of 256 with integer scales and mins per sub-block of 32.
 
 A sub-block's codes are unpacked into eight registers and meet all columns; its products are added in i16 as far as they
-fit (15 * 127 * 2 * 8 = 30480, 31 * 127 * 2 * 4 = 31496, 63 * 127 * 2 * 2 = 32004) and the ``madd`` that widens them
-multiplies by the sub-block's scale. Mins, and the 32 that q6_k codes are too high, come off through the activations'
-block sums. |sum| <= 256 * 31 * 127 * 63 and 256 * 63 * 127 * 128 fit 32 bits.
+fit (15 * 127 * 2 * 8 = 30480, 31 * 127 * 2 * 4 = 31496) and the ``madd`` that widens them multiplies by the sub-block's
+scale. Mins come off through the activations' block sums. |sum| <= 256 * 31 * 127 * 63 fits 32 bits.
 """
 
-from libc.stdint cimport int8_t, uint16_t
+from libc.stdint cimport int8_t
 
 from blocks cimport Q4_K, Q5_K
 from panel cimport TILE
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and, w8_bcast32,
-    w8_dot2_u6, w8_dot4_u5, w8_dot8_u4, w8_dup_i8_i16, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_i8_i16,
-    w8_pair_u8_i16, w8_set1_u8, w8_shl16, w8_shl32, w8_shr16, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and, w8_bcast32,
+    w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shl16, w8_shr16,
+    w8_zero,
 )
 
 ctypedef fused BlockK:
@@ -21,9 +20,9 @@ ctypedef fused BlockK:
     Q5_K
 
 
-cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux,
-                 int nc, f8* acc) noexcept nogil:
-    """q4_k and q5_k: eight sub-blocks of 32 with 6-bit scales and mins."""
+cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
+                        const char* aux, int nc, f8* acc) noexcept nogil:
+    """``nc`` columns times one panel of 8 rows."""
     cdef w8 w[8]
     cdef w8 total[TILE]
     cdef w8 sc[2]
@@ -33,13 +32,13 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
     cdef f8 dw, dmin
     cdef const int8_t* a
     cdef const char* sums
-    cdef Py_ssize_t b
+    cdef Py_ssize_t _
     cdef int c, j, g
     low = w8_set1_u8(15)
     fifth = w8_set1_u8(16)
     for c in range(nc):
         acc[c] = f8_zero()
-    for b in range(nb):
+    for _ in range(nb):
         head = w8_load(p)
         dw = f8_from_f16_of_words(head, 0)
         dmin = f8_from_f16_of_words(head, 1)
@@ -88,67 +87,6 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
             mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
             acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(total[c]), acc[c])
             acc[c] = f8_fma(f8_mul(dmin, f8_set1(-d[c])), f8_from_i32(mins), acc[c])
-            aux += 48
-        qs += 256 * nc
-        d += nc
-
-
-cdef inline void tile_q6_k(const char* p, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux, int nc,
-                    f8* acc) noexcept nogil:
-    """q6_k: sixteen sub-blocks of 16 with signed 8-bit scales; codes are used unsigned and 32 is taken off after."""
-    cdef w8 w[8]
-    cdef w8 total[TILE]
-    cdef w8 pair[8]
-    cdef w8 low, high, ql, qh, s0, s1, corr
-    cdef f8 dw
-    cdef const char* q
-    cdef const int8_t* a
-    cdef const char* sums
-    cdef Py_ssize_t b
-    cdef int c, j, g, half, run
-    low = w8_set1_u8(15)
-    high = w8_set1_u8(48)
-    for c in range(nc):
-        acc[c] = f8_zero()
-    for b in range(nb):
-        dw = f8_load_f16(<const uint16_t*> p)
-        p += 16
-        for g in range(8):
-            pair[g] = w8_pair_i8_i16(w8_load(p + 32 * (48 + (g >> 1))), g & 1)
-        for c in range(nc):
-            total[c] = w8_zero()
-        for j in range(8):
-            half = j >> 2
-            run = j & 3
-            # 32 elements: half of the block, then low or high nibbles of its first or second 32 bytes.
-            q = p + 32 * (16 * half + 8 * (run & 1))
-            for g in range(8):
-                ql = w8_load(q + 32 * g)
-                qh = w8_load(p + 32 * (32 + 8 * half + g))
-                if run & 2:
-                    ql = w8_shr16(ql, 4)
-                if run == 0:
-                    qh = w8_shl16(qh, 4)
-                elif run == 1:
-                    qh = w8_shl16(qh, 2)
-                elif run == 3:
-                    qh = w8_shr16(qh, 2)
-                w[g] = w8_or(w8_and(ql, low), w8_and(qh, high))
-            s0 = w8_dup_i8_i16(w8_load(p + 32 * (48 + (j >> 1))), 2 * (j & 1))
-            s1 = w8_dup_i8_i16(w8_load(p + 32 * (48 + (j >> 1))), 2 * (j & 1) + 1)
-            a = qs + 32 * j
-            for c in range(nc):
-                total[c] = w8_add32(total[c], w8_add32(
-                    w8_add32(w8_madd(w8_dot2_u6(w, a), s0), w8_madd(w8_dot2_u6(w + 2, a + 8), s0)),
-                    w8_add32(w8_madd(w8_dot2_u6(w + 4, a + 16), s1), w8_madd(w8_dot2_u6(w + 6, a + 24), s1))))
-                a += 256
-        p += 32 * 52
-        for c in range(nc):
-            sums = aux          # sixteen sums of 16 elements
-            corr = w8_madd(pair[0], w8_bcast32(sums))
-            for g in range(1, 8):
-                corr = w8_add32(corr, w8_madd(pair[g], w8_bcast32(sums + 4 * g)))
-            acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(w8_sub32(total[c], w8_shl32(corr, 5))), acc[c])
             aux += 48
         qs += 256 * nc
         d += nc

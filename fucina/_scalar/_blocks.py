@@ -1,45 +1,50 @@
 """The fields of a block, format by format: integer codes and the scales that belong to them.
 
-``fields(code, blocks)`` takes uint8 [..., nbytes] and returns a dict with the integer ``q`` [..., elements] and scales as
-float32: ``d`` and, where the format has them, ``m`` (an offset or the scale of the mins), ``sc`` and ``mn`` (integer
-scales and mins of the sub-blocks). Layouts are ggml's.
+``fields(number, blocks)`` takes uint8 [..., nbytes] and returns a dict with the integer ``q`` [..., elements] and
+scales as float32: ``d`` and, where the format has them, ``m`` (an offset or the scale of the mins), ``sc`` and ``mn``
+(integer scales and mins of the sub-blocks). An element is ``d * sc * q - m * mn``, or ``d * q + m`` without sub-blocks.
+Layouts are ggml's. The other formats are in ``_blocks_tiny`` and ``_blocks_iq``.
 """
 
 import numpy as np
 
-
-def _half(blocks, at):
-    return blocks[..., at : at + 2].copy().view(np.float16)[..., 0].astype(np.float32)
-
-
-def _nibbles(qs):
-    """Low nibbles are the first half of the elements, high nibbles the second."""
-    return np.concatenate([qs & 15, qs >> 4], axis=-1).astype(np.int32)
-
-
-def _fifth(qh):
-    """Bit i of the 32-bit word is bit 4 of element i."""
-    return np.unpackbits(qh, axis=-1, bitorder="little").astype(np.int32) << 4
+from . import _blocks_iq as iq
+from . import _blocks_tiny as tiny
+from ._bits import bits, half, nibbles, planes
 
 
 def q4_0(b):
-    return {"d": _half(b, 0), "q": _nibbles(b[..., 2:18]) - 8}
+    return {"d": half(b, 0), "q": nibbles(b[..., 2:18]) - 8}
 
 
 def q4_1(b):
-    return {"d": _half(b, 0), "m": _half(b, 2), "q": _nibbles(b[..., 4:20])}
+    return {"d": half(b, 0), "m": half(b, 2), "q": nibbles(b[..., 4:20])}
 
 
 def q5_0(b):
-    return {"d": _half(b, 0), "q": (_nibbles(b[..., 6:22]) | _fifth(b[..., 2:6])) - 16}
+    return {"d": half(b, 0), "q": (nibbles(b[..., 6:22]) | bits(b[..., 2:6]) << 4) - 16}
 
 
 def q5_1(b):
-    return {"d": _half(b, 0), "m": _half(b, 2), "q": _nibbles(b[..., 8:24]) | _fifth(b[..., 4:8])}
+    return {"d": half(b, 0), "m": half(b, 2), "q": nibbles(b[..., 8:24]) | bits(b[..., 4:8]) << 4}
 
 
 def q8_0(b):
-    return {"d": _half(b, 0), "q": b[..., 2:34].astype(np.int8).astype(np.int32)}
+    return {"d": half(b, 0), "q": b[..., 2:34].astype(np.int8).astype(np.int32)}
+
+
+def q2_k(b):
+    """Nibbles: scale and min of each 16 elements. Codes: planes of 32 elements."""
+    sc, mn = (b[..., 0:16] & 15).astype(np.int32), (b[..., 0:16] >> 4).astype(np.int32)
+    return {"d": half(b, 80), "m": half(b, 82), "sc": sc, "mn": mn, "q": planes(b[..., 16:80], 32)}
+
+
+def q3_k(b):
+    """The third bit of element l of plane p is bit p of byte l; where it is 0, the code is 4 less."""
+    high = planes(b[..., 0:32], 32, count=8, each=1)
+    s = b[..., 96:108]
+    sc = nibbles(s[..., :8]) | planes(s[..., 8:12], 4) << 4
+    return {"d": half(b, 108), "sc": sc - 32, "q": planes(b[..., 32:96], 32) - 4 + 4 * high}
 
 
 def _scales6(s):
@@ -51,39 +56,32 @@ def _scales6(s):
     return sc, mn
 
 
-def _k_nibbles(qs):
-    """Each 32 bytes hold two sub-blocks: low nibbles, then high nibbles."""
-    pairs = qs.reshape(qs.shape[:-1] + (4, 1, 32))
-    return np.concatenate([pairs & 15, pairs >> 4], axis=-2).reshape(qs.shape[:-1] + (256,)).astype(np.int32)
-
-
 def q4_k(b):
     sc, mn = _scales6(b[..., 4:16])
-    return {"d": _half(b, 0), "m": _half(b, 2), "sc": sc, "mn": mn, "q": _k_nibbles(b[..., 16:144])}
+    return {"d": half(b, 0), "m": half(b, 2), "sc": sc, "mn": mn, "q": planes(b[..., 16:144], 32, count=2, each=4)}
 
 
 def q5_k(b):
-    sc, mn = _scales6(b[..., 4:16])
-    # Bit j of byte l is the fifth bit of element l of sub-block j.
-    bits = np.unpackbits(b[..., 16:48, None], axis=-1, bitorder="little").swapaxes(-1, -2)
-    fifth = bits.reshape(b.shape[:-1] + (256,)).astype(np.int32) << 4
-    return {"d": _half(b, 0), "m": _half(b, 2), "sc": sc, "mn": mn, "q": _k_nibbles(b[..., 48:176]) | fifth}
+    """Bit j of byte l of the fifth bits belongs to element l of sub-block j."""
+    f = q4_k(np.concatenate([b[..., :16], b[..., 48:176]], axis=-1))
+    return f | {"q": f["q"] | planes(b[..., 16:48], 32, count=8, each=1) << 4}
 
 
 def q6_k(b):
-    codes = []
-    for half in range(2):
-        ql = b[..., 64 * half : 64 * half + 64].astype(np.int32)
-        qh = b[..., 128 + 32 * half : 160 + 32 * half].astype(np.int32)
-        for run in range(4):
-            low = ql[..., 32 * (run & 1) : 32 * (run & 1) + 32] >> 4 * (run >> 1) & 15
-            codes.append(low | (qh >> 2 * run & 3) << 4)
+    low = planes(b[..., 0:128], 64, count=2, each=4)
     sc = b[..., 192:208].astype(np.int8).astype(np.int32)
-    return {"d": _half(b, 208), "sc": sc, "q": np.concatenate(codes, axis=-1) - 32}
+    return {"d": half(b, 208), "sc": sc, "q": (low | planes(b[..., 128:192], 32) << 4) - 32}
 
 
-FIELDS = [q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k]
+# By the number of the format in the format table.
+FIELDS = [
+    q4_0, q4_1, q5_0, q5_1, q8_0, q4_k, q5_k, q6_k, q2_k, q3_k,
+    tiny.iq4_nl, tiny.iq4_xs, tiny.tq1_0, tiny.tq2_0, tiny.mxfp4, tiny.nvfp4, tiny.q1_0, tiny.q2_0, tiny.q2_0,
+    tiny.i2_s,
+    iq.iq2_xxs, iq.iq2_xs, iq.iq2_s, iq.iq3_xxs, iq.iq3_s, iq.iq1_s, iq.iq1_m,
+]
 
 
-def fields(code, blocks):
-    return FIELDS[code](blocks)
+def fields(number, blocks, grid=None):
+    """Codes and scales of blocks; grid formats also need what the points of their lattice decode to."""
+    return FIELDS[number](blocks) if grid is None else FIELDS[number](blocks, grid)

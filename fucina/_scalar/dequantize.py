@@ -1,8 +1,8 @@
-"""Decoding of blocks (specification of ``_kernels/dequantize.pyx``)."""
+"""Decoding of blocks and of 16-bit floats (specification of ``_kernels/dequantize.pyx``)."""
 
 import numpy as np
 
-from . import _blocks
+from ._decode import decode_rows
 from ._f32 import F
 
 
@@ -16,21 +16,9 @@ def widen(code, rows):
 
 
 def dequantize_rows_into_unchecked(code, nbytes, table, ids, out):
-    """Scale times code, then the offset; every step is rounded."""
-    rows = np.asarray(table) if ids is None else np.asarray(table)[np.asarray(ids)]
-    if code < 0:
+    """Rows ``ids`` of ``table`` (all when None); non-negative codes are numbers of the format table."""
+    if code >= 0:
+        decode_rows(code, nbytes, table, ids, out)
+    else:
+        rows = np.asarray(table) if ids is None else np.asarray(table)[np.asarray(ids)]
         out[...] = widen(code, np.ascontiguousarray(rows))
-        return
-    f = _blocks.fields(code, rows.reshape(rows.shape[0], -1, nbytes))
-    q = f["q"].astype(F)
-    with np.errstate(all="ignore"):
-        if "sc" in f:
-            each = q.shape[-1] // f["sc"].shape[-1]
-            y = np.repeat(f["d"][..., None] * f["sc"].astype(F), each, -1) * q
-            if "mn" in f:
-                y = y - np.repeat(f["m"][..., None] * f["mn"].astype(F), each, -1)
-        else:
-            y = q * f["d"][..., None]
-            if "m" in f:
-                y = y + f["m"][..., None]
-    out[...] = y.reshape(out.shape)

@@ -22,7 +22,7 @@ def tanh(x):
     a, x2 = np.abs(x), x * x
     t = exp(a * F(-2))
     p = fma(fma(F(-17 / 315), x2, F(2 / 15)), x2, F(-1 / 3))
-    return np.where(a < F(0.125), fma(p, x2 * x, x), np.copysign((F(1) - t) / (F(1) + t), x))
+    return np.copysign(np.where(a < F(0.125), fma(p, x2 * x, x), (F(1) - t) / (F(1) + t)), x)
 
 
 UNARY = {
@@ -43,8 +43,8 @@ BINARY = {
     2: np.subtract,
     3: np.multiply,
     4: np.divide,
-    5: np.maximum,
-    6: np.minimum,
+    5: lambda x, y: np.where(np.isnan(x), x, np.where(x > y, x, y)),
+    6: lambda x, y: np.where(np.isnan(x), x, np.where(x < y, x, y)),
 }
 
 

@@ -1,6 +1,6 @@
 """Storage formats: the table of formats and the tensors that are stored in them."""
 
 from .qtensor import PackedQTensor, QTensor
-from .table import BY_ID, FORMATS, KNOWN_IDS, Format, lookup
+from .table import BY_ID, FORMATS, KNOWN_IDS, Format, lookup, resolve
 
-__all__ = ["BY_ID", "FORMATS", "KNOWN_IDS", "Format", "PackedQTensor", "QTensor", "lookup"]
+__all__ = ["BY_ID", "FORMATS", "KNOWN_IDS", "Format", "PackedQTensor", "QTensor", "lookup", "resolve"]

@@ -371,8 +371,8 @@ def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
     cache_type : {"f16", "f32", "q8_0"}
         How keys and values are remembered.
     pack : bool
-        Copy quantized matrices into the layout of the fastest products, in as much memory as they have in the file. When
-        False they are used where the file is mapped: nothing is copied, generation is slower, the results are the same.
+        Copy quantized matrices into the layout of the fastest products, in as much memory as they have in the file.
+        When False they are used where the file is mapped: generation is slower, the results are the same.
 
     Raises
     ------

@@ -81,8 +81,8 @@ class TokenProgram:
                 p.store(code, v, bytes_per_row, place[1:], self._length)
             p.barrier()
             cells = np.empty((1, layer.kv_heads, bytes_per_row // layer.kv_heads), np.uint8)
-            p.attention(code, split(q, layer.heads), cells, cells, layer.scale, layer.window, split(heads.x, layer.heads),
-                        place, self._length, self.capacity)
+            p.attention(code, split(q, layer.heads), cells, cells, layer.scale, layer.window,
+                        split(heads.x, layer.heads), place, self._length, self.capacity)
             p.barrier()
             with p.serial():
                 p.quantize(heads, (layer.o,))

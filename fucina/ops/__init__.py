@@ -4,16 +4,24 @@ Each function checks its arguments once, allocates its result (or writes into ``
 the same bits for any number of threads and any instruction set; ``docs/numerics.md`` has the details.
 """
 
+from fucina.formats.qtensor import provide
+
 from .attention import attention
 from .elementwise import *  # noqa: F403 - the table in that module names its functions
 from .elementwise import __all__ as _elementwise
+from .kv_store import kv_store
 from .linear import linear, pack
+from .matmul import matmul, pack_weight
 from .norm import rms_norm
 from .quantize import dequantize, embedding, quantize
+from .reduce import argmax, dot, max, mean, min, prod, sum, var
 from .rope import rope, rope_tables
 from .softmax import softmax
 
 __all__ = [
-    *_elementwise, "attention", "dequantize", "embedding", "linear", "pack", "quantize", "rms_norm", "rope",
-    "rope_tables", "softmax",
+    *_elementwise, "argmax", "attention", "dequantize", "dot", "embedding", "kv_store", "linear", "matmul", "max",
+    "mean", "min", "pack", "pack_weight", "prod", "quantize", "rms_norm", "rope", "rope_tables", "softmax", "sum",
+    "var",
 ]
+
+provide(dequantize=dequantize, embedding=embedding, pack=pack)

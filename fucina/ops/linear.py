@@ -6,13 +6,14 @@ import math
 
 import numpy as np
 
-from fucina.formats import PackedQTensor, QTensor
+from fucina.formats import PackedQTensor, QTensor, lattices
 from fucina.runtime import tuning
 from fucina.runtime.isa import kernel
 from fucina.runtime.threads import enter, leave
 from fucina.runtime.workspace import aligned_empty, scratch
 
 from . import _check
+from .matmul import F32, PackedWeight, multiply, whole_strides
 
 GATE = tuning.value("FUCINA_GATE_MATMUL")
 
@@ -27,7 +28,7 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
     Parameters
     ----------
     x : array_like of float32, shape (..., k)
-    w : ndarray, QTensor or PackedQTensor, shape (n, k)
+    w : ndarray, PackedWeight, QTensor or PackedQTensor, shape (n, k)
         Weights in float32, float16, bfloat16 or a block format. They are used as they are stored: block formats
         meet activations that are quantized to 8 bits by ggml's rules, 16-bit weights are widened on the fly.
     bias : array_like of float32, shape (n,), optional
@@ -49,12 +50,16 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
     x = _check.f32(x, "x")
     quantized = isinstance(w, (QTensor, PackedQTensor))
     if not quantized:
-        if not isinstance(w, np.ndarray):
-            raise TypeError(f"w must be an ndarray, QTensor or PackedQTensor, got {type(w).__name__}")
+        if not isinstance(w, (np.ndarray, PackedWeight)):
+            raise TypeError(
+                f"w must be an ndarray, PackedWeight, QTensor or PackedQTensor, got {type(w).__name__}"
+            )
         if w.dtype.name not in DENSE or not w.dtype.isnative:
             raise TypeError(f"w must be float32, float16 or bfloat16 in native byte order, got {_check.describe(w)}")
     elif w.spec.code < 0:
         raise ValueError(f"there is no product for weights of format {w.format}")
+    elif w.spec.activation == "q8_k" and w.shape[-1] % 256:
+        raise ValueError(f"products with {w.format} weights need rows of a multiple of 256 elements, got {w.shape[-1]}")
     if len(w.shape) != 2:
         raise ValueError(f"w must be a matrix (n, k), got shape {w.shape}")
     n, k = w.shape
@@ -66,7 +71,7 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
             raise ValueError(f"bias must have the {n} rows of w {w.shape}, got shape {bias.shape}")
     m = math.prod(x.shape[:-1])
     rows = x.reshape(m, k) if x.ndim != 2 else x
-    target = _check.Output(out, x.shape[:-1] + (n,), x, bias, w.data if quantized else w)
+    target = _check.Output(out, x.shape[:-1] + (n,), x, bias, w if isinstance(w, np.ndarray) else w.data)
     y = target.array.reshape(m, n)
     if m == 0 or n == 0:
         return target.done()
@@ -84,23 +89,29 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
     return target.done()
 
 
+def weight_args(w) -> tuple:
+    """What the kernels have to know of quantized weights: contiguous bytes, lattice or None, scale of the tensor."""
+    spec = w.spec
+    data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
+    return data, lattices.grid(spec.lattice) if spec.lattice else None, 1.0 if w.scale is None else float(w.scale)
+
+
 def _quantized(x, w, bias, y, nth):
     spec = w.spec
     packed = isinstance(w, PackedQTensor)
-    data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
     kernels = kernel("linear_quant")
     kind = ACTIVATIONS[spec.activation]
-    space = scratch(kernels.scratch_bytes(kind, x.shape[0], x.shape[1], spec.row_bytes(x.shape[1]), nth))
+    space = scratch(kernels.scratch_bytes(spec.code, kind, x.shape[0], x.shape[1], spec.row_bytes(x.shape[1]), nth))
     kernels.linear_quant_into_unchecked(
-        spec.code, kind, spec.nbytes, spec.half_at, packed, data, x, bias, y, space, nth
+        spec.code, kind, spec.nbytes, spec.half_at, packed, *weight_args(w), x, bias, y, space, nth
     )
 
 
 def _dense(x, w, bias, y, nth):
-    code, w = DENSE[w.dtype.name], _check.contiguous(w)
-    kernels = kernel("linear_dense")
-    space = scratch(kernels.scratch_bytes(x.shape[0], nth))
-    kernels.linear_dense_into_unchecked(code, w.view(np.uint8), x, bias, y, space, nth)
+    code = DENSE[w.dtype.name]
+    if type(w) is not PackedWeight:
+        w = (w if w.flags.aligned and whole_strides(w) else w.copy()).T
+    multiply(x, F32, w, code, y, F32, bias, False, nth)
 
 
 def pack(w: QTensor) -> PackedQTensor:
@@ -130,4 +141,4 @@ def pack(w: QTensor) -> PackedQTensor:
             kernel("linear_quant").pack_rows_into_unchecked(w.spec.nbytes, w.spec.half_at, data, panels, nth)
         finally:
             leave(nth)
-    return PackedQTensor(panels, w.spec, w.shape)
+    return PackedQTensor(panels, w.spec, w.shape, w.scale)

@@ -20,7 +20,7 @@ from fucina.runtime.threads import enter, get_num_threads, leave
 from fucina.runtime.workspace import aligned_empty
 
 from .elementwise import _GATED, BINARY, UNARY
-from .linear import ACTIVATIONS
+from .linear import ACTIVATIONS, weight_args
 
 _BARRIER, _CHAINED = 1, 2
 _SUMS = (np.int32, np.float32, np.int16)
@@ -80,8 +80,10 @@ class Program:
         """Steps inside run one after the other on one thread."""
         start = len(self._steps)
         self._serial = True
-        yield
-        self._serial = False
+        try:
+            yield
+        finally:
+            self._serial = False
         for step in self._steps[start:]:
             step[2] = 1
         for step in self._steps[start + 1 :]:
@@ -101,7 +103,8 @@ class Program:
     def rms_norm(self, x, weight, eps, out) -> None:
         """``ops.rms_norm`` of the rows of ``x`` [rows, n]."""
         if x.shape != out.shape or (weight is not None and weight.shape != x.shape[1:]):
-            raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}, weight {getattr(weight, 'shape', None)}")
+            shape = getattr(weight, "shape", None)
+            raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}, weight {shape}")
         self._add(kernel("norm").rms_norm_step(x, weight, eps, out), 1, x, weight, out)
 
     def quantize(self, a: Activations, weights) -> None:
@@ -119,10 +122,10 @@ class Program:
             raise ValueError(f"shapes do not fit: x {a.x.shape}, w {w.shape}, out {out.shape}")
         packed = isinstance(w, PackedQTensor)
         shares = min(self._shares, -(-n // 8))
-        panel = -(-8 * w.spec.row_bytes(k) // 64) * 64
-        scratch = self._scratch(1 if packed else shares * panel)
+        kernels = kernel("linear_quant")
+        scratch = self._scratch(shares * kernels.share_bytes(w.spec.code, len(out), k, w.spec.row_bytes(k)))
         form = a.form(ACTIVATIONS[w.spec.activation])
-        made = kernel("linear_quant").linear_quant_step(w.spec.code, packed, w.data, *form, bias, out, k, scratch)
+        made = kernels.linear_quant_step(w.spec.code, packed, *weight_args(w), *form, bias, out, k, scratch)
         self._add(made, shares, w, bias, out, scratch)
 
     def _scratch(self, nbytes: int) -> np.ndarray:
@@ -135,8 +138,10 @@ class Program:
         self._add(kernel("rope").rope_step(x, cos, sin, interleaved, out), 1, x, cos, sin, out)
 
     def store(self, code: int, x, row_bytes: int, cache, length) -> None:
-        """Append the rows of ``x`` to a cache: ``cache`` int64 [1] holds its address, ``length`` int64 [1] the rows that it
-        has with these."""
+        """Append the rows of ``x`` to a cache.
+
+        ``cache`` int64 [1] holds its address, ``length`` int64 [1] the rows that it has with these.
+        """
         self._add(kernel("kv_store").kv_store_step(code, x, row_bytes, cache, length), 1, x, cache, length)
 
     def attention(self, code: int, q, k, v, scale, window, out, caches, length, capacity: int) -> None:

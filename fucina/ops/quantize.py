@@ -8,7 +8,6 @@ from fucina.formats import QTensor, lattices, lookup
 from fucina.runtime import tuning
 from fucina.runtime.isa import kernel
 from fucina.runtime.threads import enter, leave
-from fucina.runtime.workspace import scratch
 
 from . import _check
 
@@ -88,7 +87,8 @@ def embedding(ids, table, *, out=None) -> np.ndarray:
         if not (data.flags.c_contiguous and data.flags.aligned):
             # A copy of the rows asked for, not of the table.
             data, ids = np.ascontiguousarray(data[ids.reshape(-1)]), np.arange(ids.size)
-        _decode(table, data.view(np.uint8), np.ascontiguousarray(ids.reshape(-1), np.int64), target.array.reshape(-1, k))
+        flat = np.ascontiguousarray(ids.reshape(-1), np.int64)
+        _decode(table, data.view(np.uint8), flat, target.array.reshape(-1, k))
     return target.done()
 
 
@@ -110,47 +110,102 @@ def _decode(table, data, ids, out):
         np.multiply(out, scale, out=out)
 
 
-def quantize(x, format: str) -> QTensor:
-    """Encode the rows of ``x`` in a block format, byte for byte as ggml does.
+def quantize(x, format: str, *, imatrix=None) -> QTensor | np.ndarray:
+    """Encode the rows of ``x`` in a format, byte for byte as ggml does.
 
     Parameters
     ----------
     x : array_like of float32, shape (..., k)
         Finite values; k is a whole number of blocks.
-    format : {"q8_0"}
-        Name of the format.
+    format : str
+        Name of a block format, or ``"f32"``, ``"f16"`` or ``"bf16"``. Of ``"i2_s"``, ``x`` should hold three values:
+        zero and plus or minus the scale of the tensor.
+    imatrix : array_like of float32, shape (k,) or (e, k), optional
+        Importance of the columns, not negative: how much an error there counts. With two axes, ``x`` of shape (e, n, k)
+        is a stack of matrices and each has its own. Formats without a use for it ignore it; ``iq1_s``, ``iq2_xxs`` and
+        ``iq2_xs`` need it.
 
     Returns
     -------
     QTensor, shape ``x.shape``
+        For the three plain number types an ndarray of that type.
 
     Raises
     ------
+    TypeError
+        If ``x`` or ``imatrix`` is not float32.
     ValueError
-        If the format has no encoder, k does not fit, or ``x`` holds NaN or infinity.
+        If the format has no encoder, k or the shape of ``imatrix`` does not fit, ``x`` holds NaN or infinity,
+        ``imatrix`` holds negative or non-finite numbers, or the format needs one and there is none.
+
+    Notes
+    -----
+    The algorithms are ggml's (quantize_row_* of ggml-quants.c, ggml 0.25), written down in ``fucina._scalar.encode*``.
     """
     x = _check.f32(x, "x")
     spec = lookup(format)
-    if spec.name != "q8_0":
-        raise ValueError(f"there is no encoder for format {spec.name}; available: q8_0")
     if x.ndim == 0:
         raise ValueError("x must have at least one axis")
-    row_bytes = spec.row_bytes(x.shape[-1])
-    if not np.isfinite(x).all():
-        raise ValueError("x holds NaN or infinity, which no block format can store")
-    data = np.empty(x.shape[:-1] + (row_bytes,), np.uint8)
+    if not spec.is_block and spec.name not in _NARROW:
+        raise ValueError(f"there is no encoder for format {spec.name}")
+    data = np.empty(x.shape[:-1] + (spec.row_bytes(x.shape[-1]),), np.uint8)
+    weights = _importance(imatrix, spec, x.shape)
+    scale = None
     if x.size:
-        # A q8_0 block is what the activation quantizer makes: a half-precision scale and 32 integers.
-        rows = x.reshape(-1, x.shape[-1])
-        blocks = x.size // 32
-        space = scratch(8 * blocks + x.size)
-        scale, aux, codes = space[: 4 * blocks].view(np.float32), space[4 * blocks : 8 * blocks], space[8 * blocks :]
-        nth = enter(x.size, GATE)
-        try:
-            kernel("act_quant").quantize_act_into_unchecked(0, rows, 1, codes.view(np.int8), scale, aux, nth)
-        finally:
-            leave(nth)
-        view = data.reshape(blocks, 34)
-        view[:, :2] = scale.astype(np.float16).view(np.uint8).reshape(blocks, 2)
-        view[:, 2:] = codes.reshape(blocks, 32)
-    return QTensor(data, spec.name, x.shape)
+        if spec.tensor_scale:
+            scale = max(x.max(), -x.min())
+            # What is not finite stays so and is refused below.
+            x = x / scale if 0 < scale < np.inf else x
+        stack = x.reshape((len(weights), -1, x.shape[-1]))
+        for i, (part, weight, out) in enumerate(zip(stack, weights, data.reshape(stack.shape[:2] + (-1,)))):
+            _encode(spec, part, weight, out, i * stack.shape[1])
+    if spec.is_block:
+        return QTensor(data, spec.name, x.shape, scale=scale)
+    return data.view(_plain_dtype(spec)).reshape(x.shape)
+
+
+# Numbers by which the encoder knows plain number types, as the decoder does.
+_NARROW = {"f32": -1, "f16": -2, "bf16": -3}
+
+
+def _plain_dtype(spec):
+    if spec.name != "bf16":
+        return np.dtype(spec.numpy)
+    try:
+        import ml_dtypes
+    except ImportError:
+        raise ImportError("bf16 arrays need the ml_dtypes package (pip install ml_dtypes)") from None
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def _importance(imatrix, spec, shape) -> list:
+    """One row of importances, or None, for every matrix of a stack."""
+    if imatrix is None:
+        if spec.imatrix == "required":
+            raise ValueError(f"{spec.name} cannot be encoded without an importance matrix; pass imatrix")
+        return [None]
+    imatrix = _check.f32(imatrix, "imatrix")
+    stacked = len(shape) == 3 and imatrix.shape == (shape[0], shape[2])
+    if imatrix.shape != shape[-1:] and not stacked:
+        raise ValueError(f"imatrix must have shape ({shape[-1]},) or, for a stack of matrices, one row for each; got "
+                         f"{imatrix.shape} for x of shape {shape}")
+    if not (imatrix >= 0).all() or np.isinf(imatrix).any():
+        raise ValueError("imatrix holds negative numbers, NaN or infinity")
+    if spec.imatrix == "ignored":
+        return [None]
+    return list(imatrix.reshape(-1, shape[-1]))
+
+
+def _encode(spec, x, imatrix, out, first):
+    """Rows of one matrix; ``first`` is the number of its first row among all, for the message."""
+    stem, given = spec.encoder or "encode", [spec.number if spec.is_block else _NARROW[spec.name]]
+    given += lattices.search_tables(spec.lattice) if spec.lattice else ()
+    finite = np.empty(len(x), np.uint8)
+    nth = enter(x.size, GATE)
+    try:
+        kernel(stem).encode_rows_into_unchecked(*given, x, imatrix, out, finite, nth)
+    finally:
+        leave(nth)
+    if not finite.all():
+        row = first + int(np.argmin(finite))
+        raise ValueError(f"x holds NaN or infinity (first in row {row}), which cannot be encoded")

@@ -423,4 +423,136 @@ FU w8 w8_dot1_s8(w8 w, const int8_t* a) {
 
 FU void fu_prefetch(const void* p) { __builtin_prefetch(p); }
 
+/* Into the second-level cache only. */
+FU void fu_prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
+
+/* ---- f64 lanes ----------------------------------------------------------------------------------------- */
+
+typedef double d4 __attribute__((vector_size(32)));
+
+#ifdef __FMA__
+FU double fu_fmad(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+FU double fu_fmad(double a, double b, double c) { return fma(a, b, c); }
+#endif
+
+FU d4 d4_load(const double* p) { d4 v; memcpy(&v, p, 32); return v; }
+FU void d4_store(double* p, d4 v) { memcpy(p, &v, 32); }
+FU d4 d4_set1(double x) { return (d4){x, x, x, x}; }
+FU d4 d4_zero(void) { return (d4){0}; }
+
+FU d4 d4_fma(d4 a, d4 b, d4 c) {
+#ifdef FU_AVX2
+    return (d4)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+    d4 r;
+    for (int i = 0; i < 4; i++) r[i] = fu_fmad(a[i], b[i], c[i]);
+    return r;
+#endif
+}
+
+/* 4 x 4 transposition. */
+FU void d4_transpose(d4* r) {
+#ifdef FU_AVX2
+    __m256d t0 = _mm256_unpacklo_pd((__m256d)r[0], (__m256d)r[1]), t1 = _mm256_unpackhi_pd((__m256d)r[0], (__m256d)r[1]);
+    __m256d t2 = _mm256_unpacklo_pd((__m256d)r[2], (__m256d)r[3]), t3 = _mm256_unpackhi_pd((__m256d)r[2], (__m256d)r[3]);
+    r[0] = (d4)_mm256_permute2f128_pd(t0, t2, 0x20);
+    r[1] = (d4)_mm256_permute2f128_pd(t1, t3, 0x20);
+    r[2] = (d4)_mm256_permute2f128_pd(t0, t2, 0x31);
+    r[3] = (d4)_mm256_permute2f128_pd(t1, t3, 0x31);
+#else
+    for (int i = 0; i < 4; i++)
+        for (int j = i + 1; j < 4; j++) {
+            double a = r[i][j];
+            r[i][j] = r[j][i];
+            r[j][i] = a;
+        }
+#endif
+}
+
+/* Four 32-bit words of eight rows, `stride` bytes apart, as four columns. Two rows meet in one register while they are
+ * loaded, so that every shuffle stays within its lane. */
+FU void f8_load_columns(const void* p, long stride, f8* r) {
+#ifdef FU_AVX2
+    __m256 a[4];
+    for (int i = 0; i < 4; i++)
+        a[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps((const float*)((const char*)p + i * stride))),
+                                    _mm_loadu_ps((const float*)((const char*)p + (i + 4) * stride)), 1);
+    __m256 t0 = _mm256_unpacklo_ps(a[0], a[1]), t1 = _mm256_unpackhi_ps(a[0], a[1]);
+    __m256 t2 = _mm256_unpacklo_ps(a[2], a[3]), t3 = _mm256_unpackhi_ps(a[2], a[3]);
+    r[0] = (f8)_mm256_shuffle_ps(t0, t2, 0x44);
+    r[1] = (f8)_mm256_shuffle_ps(t0, t2, 0xee);
+    r[2] = (f8)_mm256_shuffle_ps(t1, t3, 0x44);
+    r[3] = (f8)_mm256_shuffle_ps(t1, t3, 0xee);
+#else
+    for (int j = 0; j < 4; j++) {
+        float col[8];
+        for (int i = 0; i < 8; i++) memcpy(col + i, (const char*)p + i * stride + 4 * j, 4);
+        memcpy(r + j, col, 32);
+    }
+#endif
+}
+
+/* ---- 16-bit floats in panels --------------------------------------------------------------------------- */
+
+FU void f8_store_bf16(uint16_t* p, f8 v) {
+    fu_u32 u = (fu_u32)v, nan = (fu_u32)((u & 0x7fffffffu) > 0x7f800000u);
+    fu_u32 r = (((u + 0x7fffu + ((u >> 16) & 1u)) & ~nan) | ((u | 0x400000u) & nan)) >> 16;
+    for (int i = 0; i < 8; i++) p[i] = (uint16_t)r[i];
+}
+
+/* Words that hold two bf16: the low ones and the high ones as f32. */
+FU f8 f8_from_bf16_low(f8 v) { return (f8)((fu_u32)v << 16); }
+FU f8 f8_from_bf16_high(f8 v) { return (f8)((fu_u32)v & 0xffff0000u); }
+
+/* The eight f16 of the low (which = 0) or high (1) half of v as f32. */
+FU f8 f8_from_f16_half(w8 v, int which) {
+#ifdef FU_AVX2
+    return (f8)_mm256_cvtph_ps(which ? _mm256_extracti128_si256((__m256i)v, 1) : _mm256_castsi256_si128((__m256i)v));
+#else
+    f8 r;
+    for (int i = 0; i < 8; i++) r[i] = fu_f16_f32(((fu_u16)v)[8 * which + i]);
+    return r;
+#endif
+}
+
+/* Sixteen 16-bit values of eight rows, `stride` bytes apart: r[j] holds column j in its low and column j + 8 in its high
+ * half. */
+FU void w8_load_columns16(const void* p, long stride, w8* r) {
+#ifdef FU_AVX2
+    __m256i a[8], s[8], t[8];
+    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_si256((const __m256i*)((const char*)p + i * stride));
+    for (int i = 0; i < 4; i++) {
+        s[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
+        s[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) {
+            t[4 * i + 2 * j] = _mm256_unpacklo_epi32(s[4 * i + j], s[4 * i + 2 + j]);
+            t[4 * i + 2 * j + 1] = _mm256_unpackhi_epi32(s[4 * i + j], s[4 * i + 2 + j]);
+        }
+    for (int j = 0; j < 4; j++) {
+        r[2 * j] = (w8)_mm256_unpacklo_epi64(t[j], t[4 + j]);
+        r[2 * j + 1] = (w8)_mm256_unpackhi_epi64(t[j], t[4 + j]);
+    }
+#else
+    for (int j = 0; j < 8; j++) {
+        uint16_t col[16];
+        for (int i = 0; i < 8; i++) {
+            memcpy(col + i, (const char*)p + i * stride + 2 * j, 2);
+            memcpy(col + 8 + i, (const char*)p + i * stride + 2 * j + 16, 2);
+        }
+        memcpy(r + j, col, 32);
+    }
+#endif
+}
+
+/* ---- shared by a team ---------------------------------------------------------------------------------- */
+
+/* A panel row of zeros: where a sum starts. */
+static const char fu_zeros[64] __attribute__((aligned(64))) = {0};
+
+/* The next number of a counter that several threads draw from. */
+FU long fu_draw(long* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
+
 #endif

@@ -46,13 +46,13 @@ FU f8 f8_gelu_quant(f8 x) {
     return f8_select((w8)(x <= -10.0f), f8_zero(), y);
 }
 
-/* (1 - t) / (1 + t), t = e^-2|x|; an odd Taylor polynomial below 1/8, where that form cancels. */
+/* (1 - t) / (1 + t), t = e^-2|x|; an odd Taylor polynomial below 1/8, where that form cancels. The sign is that of x,
+ * also of -0. */
 FU f8 f8_tanh(f8 x) {
     f8 a = f8_abs(x), t = f8_exp(a * -2.0f), x2 = x * x;
     f8 big = (1.0f - t) / (1.0f + t);
-    big = (f8)((fu_u32)big | ((fu_u32)x & 0x80000000u));
     f8 p = f8_fma(f8_fma(f8_fma(f8_set1(-17.0f / 315.0f), x2, f8_set1(2.0f / 15.0f)), x2, f8_set1(-1.0f / 3.0f)), x2 * x, x);
-    return f8_select((w8)(a < 0.125f), p, big);
+    return (f8)((fu_u32)f8_select((w8)(a < 0.125f), p, big) | ((fu_u32)x & 0x80000000u));
 }
 
 /* Larger or smaller, NaN where either operand is NaN. */

@@ -1,0 +1,61 @@
+"""Code panels: what the compact blocks of most formats are expanded to before a tile multiplies with them.
+
+A panel of 8 rows is expanded once and meets all columns of activations, so the work of unpacking does not count for
+a batch, and the tiles (``tile_codes.pxd``) need not know formats. A word of codes is 4 elements of 8 rows, 32 bytes.
+Three layouts:
+
+    32       per 32 elements     8 words, f32 scale x 8 rows (two of them where scales belong to 16 elements)
+    k        per 256 elements    64 words; 16 scales per 16 elements, each twice as i16; 8 pairs of i16, which meet the
+                                 activations' sums of 16; f32 scale x 8, f32 scale of the mins x 8
+    ternary  per 256 elements    64 words, f32 scale x 8
+
+Codes are unsigned where a bias makes them so; what the bias adds is in the pairs, or known to the tile.
+"""
+
+from libc.stdint cimport int8_t, uint8_t
+
+from simd cimport f8, f8_store, w8, w8_store
+
+cdef enum:
+    UNIT_32 = 288
+    UNIT_16 = 320
+    UNIT_K = 2880
+    UNIT_TERNARY = 2080
+    AT_SCALES = 2048
+    AT_PAIRS = 2560
+    AT_D = 2816
+    AT_M = 2848
+
+# ``nb`` blocks of a panel to code panels; ``grid`` is what the points of a lattice decode to, or NULL.
+ctypedef void (*expand_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil
+
+cdef extern from "codes.h" nogil:
+    w8 w8_mul32(w8 a, int n)
+    w8 w8_pack16(w8 low, w8 high)
+    w8 w8_byte_i32(w8 a, int k)
+    w8 w8_table16(w8 index, const int8_t* table)
+    f8 f8_e8m0_half(const uint8_t* p)
+    f8 f8_ue4m3_half(w8 lanes)
+    w8 w8_even_parity(w8 x)
+    w8 w8_dot4_s(const w8* w, const int8_t* a)
+    w8 w8_mul_s8(w8 w, const int8_t* a)
+    void codes_of_bits(char* to, w8 word, int value)
+    void codes_of_crumbs(char* to, w8 word)
+    void codes_of_points4(char* to, const uint8_t* grid, const char* low, w8 high, w8 signs, int bias)
+    void codes_of_points8(char* to, const uint8_t* grid, w8 index0, w8 index1, w8 signs, int half, int bias)
+    void codes_of_eighths(char* to, const uint8_t* grid, w8 low, w8 high, int step, w8 minus)
+
+
+cdef inline void put(char* to, int word, w8 codes) noexcept nogil:
+    w8_store(to + 32 * word, codes)
+
+
+cdef inline void put_scales(char* to, int g, w8 even, w8 odd, int bias) noexcept nogil:
+    """Scales of sub-blocks 2g and 2g + 1 as i32 lanes, and what ``bias`` in their codes has to be undone with."""
+    w8_store(to + AT_SCALES + 64 * g, w8_pack16(even, even))
+    w8_store(to + AT_SCALES + 64 * g + 32, w8_pack16(odd, odd))
+    w8_store(to + AT_PAIRS + 32 * g, w8_pack16(w8_mul32(even, bias), w8_mul32(odd, bias)))
+
+
+cdef inline void put_f8(char* to, int at, f8 v) noexcept nogil:
+    f8_store(<float*> (to + at), v)

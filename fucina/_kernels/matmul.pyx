@@ -1,0 +1,624 @@
+"""Dense products: c[i, j] = sum_p a[i, p] * b[p, j] (+ bias[j]), alone or in batches.
+
+Every output is one chain of fused multiply-adds over p in ascending order, from 0 or from the old c, so its bits do not
+depend on blocking, packing, orientation, threads or instruction set. f16 and bf16 are widened exactly, the sum is f32,
+and a 16-bit result is rounded once. Operands may have any strides.
+
+The product is cut into rectangles of c. Workers draw rectangles from a counter until none is left; each packs what it
+needs in its own workspace, and nobody waits for anybody. Inside a rectangle: blocks of k, strips of columns, blocks of
+rows, and then the register tile of ``micro.pxd``. Where b comes from:
+
+    DIRECT   as it stands, when its columns lie next to each other
+    STREAM   as it stands, when its columns are contiguous along k and rows are few: weights, read once
+    STRIP    a strip of columns, packed by the worker
+    PANELS   constant weights, packed once and for all
+    HALVES   the same in 16 bits, widened by the worker
+
+``plan`` chooses; its constants are measured.
+"""
+
+from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint16_t
+from libc.string cimport memset
+
+from dense_pack cimport GAP, Elem, bf16, pack_panels, pack_rows, read_rows, store_panel16, widen_panel, write_rows
+from dense_stream cimport Row1, Row2, Row3, Row4, stream
+from micro cimport (
+    BF16Panel, ByColumn, ByRow, F16Panel, Half, half_tile, Order, T11, T14, T21, T22, T31, T32, Vec, tile, tile_of,
+)
+from simd cimport d4, f8, fu_draw, fu_prefetch
+from team cimport core_t, run_team, share_start
+
+# Number types.
+cdef enum:
+    F32 = 0
+    F16 = 1
+    BF16 = 2
+    F64 = 3
+    PACKED = 16     # added to the type of b: it is in panels already
+
+cdef enum:
+    DIRECT = 1
+    STREAM = 2
+    STRIP = 3
+    PANELS = 4
+    HALVES = 5
+
+cdef enum:
+    AXES = 32
+    SMALL = 8192    # bytes of workspace that the stack offers, so that tiny products need no other
+
+cdef enum:
+    KC = 320            # depth of a block
+    MC = 120            # rows of a block
+    STRIPW = 512        # columns of a strip that several blocks of rows use
+    NB = 1024           # columns of a rectangle of packed weights
+    PARTS = 4           # rectangles per thread, at most
+    GRAIN = 1 << 22     # multiply-adds of a rectangle, at least
+
+cdef struct Args:
+    const char* a
+    const char* b
+    char* c
+    const float* bias
+    Py_ssize_t m, n, k
+    Py_ssize_t ars, aks, bks, bcs, crs, ccs
+    int at, bt, ct
+    bint accumulate
+    Py_ssize_t es, width
+    # batches: the leading axes, with strides of 0 where an operand is shared
+    Py_ssize_t batches
+    int axes
+    Py_ssize_t[AXES] shape
+    Py_ssize_t[AXES] sa
+    Py_ssize_t[AXES] sb
+    Py_ssize_t[AXES] sc
+    # plan
+    int source
+    bint pack_a, direct_c
+    Py_ssize_t mb, nb, mc, kc, strip
+    Py_ssize_t panel_bytes
+    Py_ssize_t a_at, b_at, edge_at, c_at, work_bytes
+    char* work
+    long counter
+
+
+# ---- one block ------------------------------------------------------------------------------------------------------
+
+cdef void block(const Order* order, const Vec* vec, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
+                Py_ssize_t rs, Py_ssize_t lda, Py_ssize_t next_group, const char* b, Py_ssize_t ldb,
+                Py_ssize_t next_panel, char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
+    """``rows`` rows times whole panels. Row i of a starts at ``a + i * rs``; with ``next_group`` the rows come in packed
+    groups. A panel of b stays in the first-level cache while all rows pass."""
+    cdef Py_ssize_t groups = (rows + 5) // 6
+    cdef Py_ssize_t base = rows // groups, extra = rows - base * groups
+    cdef Py_ssize_t j = 0, g, i, p
+    cdef int n
+    # Too few rows for one panel to fill the pipes: several panels at once.
+    if rows == 1:
+        while j + 4 <= panels:
+            tile(<const T14*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+            j += 4
+    elif rows == 2:
+        while j + 2 <= panels:
+            tile(<const T22*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+            j += 2
+    elif rows == 3:
+        while j + 2 <= panels:
+            tile(<const T32*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+            j += 2
+    while j < panels:
+        i = 0
+        for g in range(groups):
+            n = <int> (base + (g < extra))
+            # Meanwhile the next rows of c.
+            for p in range(6):
+                fu_prefetch(c + 64 * j + (i + n + p) * ldc)
+            tile_of(n, order, vec, a + (g * next_group if next_group else i * rs), lda, b + j * next_panel, ldb, kc,
+                    c + 64 * j + i * ldc, ldc, fresh)
+            i += n
+        j += 1
+
+
+cdef inline void any_block(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
+                           const char* b, Py_ssize_t ldb, Py_ssize_t next_panel, char* c, Py_ssize_t ldc,
+                           bint fresh) noexcept nogil:
+    """The block for the number type and the order of a."""
+    cdef Py_ssize_t rs = g.ars, lda = 6 * g.es, group = 0
+    cdef bint by_row = False
+    if panels == 0:
+        return
+    if g.pack_a:
+        group = 6 * g.es * kc + GAP
+    elif g.aks == g.es:
+        by_row = True
+        lda = g.ars
+    else:
+        lda = g.aks
+    if g.es == 4:
+        if by_row:
+            block(<const ByRow*> NULL, <const f8*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
+                  ldc, fresh)
+        else:
+            block(<const ByColumn*> NULL, <const f8*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
+                  ldc, fresh)
+    else:
+        if by_row:
+            block(<const ByRow*> NULL, <const d4*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
+                  ldc, fresh)
+        else:
+            block(<const ByColumn*> NULL, <const d4*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
+                  ldc, fresh)
+
+
+# ---- copies by number type ----------------------------------------------------------------------------------------------
+
+cdef void panels_of(int kind, const char* b, Py_ssize_t ks, Py_ssize_t cs, Py_ssize_t kc, Py_ssize_t columns, char* to,
+                    Py_ssize_t next_panel) noexcept nogil:
+    if kind == F32:
+        pack_panels(<const float*> b, ks, cs, kc, columns, to, next_panel)
+    elif kind == F16:
+        pack_panels(<const uint16_t*> b, ks, cs, kc, columns, to, next_panel)
+    elif kind == BF16:
+        pack_panels(<const bf16*> b, ks, cs, kc, columns, to, next_panel)
+    else:
+        pack_panels(<const double*> b, ks, cs, kc, columns, to, next_panel)
+
+
+cdef void widened(int kind, const char* panel, Py_ssize_t first, Py_ssize_t kc, char* to) noexcept nogil:
+    if kind == PACKED + F16:
+        widen_panel(<const uint16_t*> NULL, panel, first, kc, to)
+    else:
+        widen_panel(<const bf16*> NULL, panel, first, kc, to)
+
+
+cdef void rows_of(int kind, const char* a, Py_ssize_t rs, Py_ssize_t ks, Py_ssize_t rows, Py_ssize_t kc,
+                  char* to) noexcept nogil:
+    if kind == F32:
+        pack_rows(<const float*> a, rs, ks, rows, kc, to)
+    elif kind == F16:
+        pack_rows(<const uint16_t*> a, rs, ks, rows, kc, to)
+    elif kind == BF16:
+        pack_rows(<const bf16*> a, rs, ks, rows, kc, to)
+    else:
+        pack_rows(<const double*> a, rs, ks, rows, kc, to)
+
+
+cdef void fetch(int kind, const char* c, Py_ssize_t rs, Py_ssize_t cs, Py_ssize_t rows, Py_ssize_t columns, char* to,
+                Py_ssize_t ld) noexcept nogil:
+    if kind == F32:
+        read_rows(<const float*> c, rs, cs, rows, columns, to, ld)
+    elif kind == F16:
+        read_rows(<const uint16_t*> c, rs, cs, rows, columns, to, ld)
+    elif kind == BF16:
+        read_rows(<const bf16*> c, rs, cs, rows, columns, to, ld)
+    else:
+        read_rows(<const double*> c, rs, cs, rows, columns, to, ld)
+
+
+cdef void deliver(int kind, char* c, Py_ssize_t rs, Py_ssize_t cs, Py_ssize_t rows, Py_ssize_t columns,
+                  const char* buf, Py_ssize_t ld) noexcept nogil:
+    if kind == F32:
+        write_rows(<float*> c, rs, cs, rows, columns, buf, ld)
+    elif kind == F16:
+        write_rows(<uint16_t*> c, rs, cs, rows, columns, buf, ld)
+    elif kind == BF16:
+        write_rows(<bf16*> c, rs, cs, rows, columns, buf, ld)
+    else:
+        write_rows(<double*> c, rs, cs, rows, columns, buf, ld)
+
+
+cdef void add_bias(const float* bias, Py_ssize_t rows, Py_ssize_t columns, char* c, Py_ssize_t ld) noexcept nogil:
+    cdef Py_ssize_t i, j
+    cdef float* row
+    for i in range(rows):
+        row = <float*> (c + i * ld)
+        for j in range(columns):
+            row[j] += bias[j]
+
+
+cdef inline void half_block(const Half* kind, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const float* a,
+                            Py_ssize_t lda, const char* b, Py_ssize_t next_panel, float* c, Py_ssize_t ldc,
+                            bint fresh) noexcept nogil:
+    """Up to three rows times panels of 16-bit numbers."""
+    cdef Py_ssize_t j = 0
+    while rows == 1 and j + 4 <= panels:
+        half_tile(<const T14*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        j += 4
+    while rows == 2 and j + 2 <= panels:
+        half_tile(<const T22*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        j += 2
+    while rows == 3 and j + 2 <= panels:
+        half_tile(<const T32*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        j += 2
+    while j < panels:
+        if rows == 1:
+            half_tile(<const T11*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        elif rows == 2:
+            half_tile(<const T21*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        else:
+            half_tile(<const T31*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
+        j += 1
+
+
+cdef inline void half_blocks(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
+                             const char* b, Py_ssize_t next_panel, char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
+    if g.bt == PACKED + F16:
+        half_block(<const F16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c, ldc // 4, fresh)
+    else:
+        half_block(<const BF16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c, ldc // 4, fresh)
+
+
+cdef inline void stream_rows(int rows, const Elem* w, Py_ssize_t cs, Py_ssize_t k, const char* a, Py_ssize_t ars,
+                             char* c) noexcept nogil:
+    if rows == 1:
+        stream(<const Row1*> NULL, w, cs, k, a, ars, c)
+    elif rows == 2:
+        stream(<const Row2*> NULL, w, cs, k, a, ars, c)
+    elif rows == 3:
+        stream(<const Row3*> NULL, w, cs, k, a, ars, c)
+    else:
+        stream(<const Row4*> NULL, w, cs, k, a, ars, c)
+
+
+# ---- one rectangle ------------------------------------------------------------------------------------------------------
+
+cdef void streamed(const Args* g, const char* a, const char* b, char* c, Py_ssize_t j0, Py_ssize_t columns) noexcept nogil:
+    """Columns from j0 for all rows, a panel at a time. The last panel of b begins early enough to be whole; its outputs
+    that another panel has too are thrown away."""
+    cdef char[256] buf
+    cdef Py_ssize_t j = j0, skip, n
+    cdef int rows = <int> g.m
+    while j < j0 + columns:
+        n = min(g.width, j0 + columns - j)
+        skip = max(j + g.width - g.n, <Py_ssize_t> 0)
+        memset(buf, 0, 256)
+        if g.accumulate:
+            fetch(g.ct, c + j * g.ccs, g.crs, g.ccs, rows, n, buf + skip * g.es, 64)
+        if g.bt == F32:
+            stream_rows(rows, <const float*> (b + (j - skip) * g.bcs), g.bcs, g.k, a, g.ars, buf)
+        elif g.bt == F16:
+            stream_rows(rows, <const uint16_t*> (b + (j - skip) * g.bcs), g.bcs, g.k, a, g.ars, buf)
+        elif g.bt == BF16:
+            stream_rows(rows, <const bf16*> (b + (j - skip) * g.bcs), g.bcs, g.k, a, g.ars, buf)
+        else:
+            stream_rows(rows, <const double*> (b + (j - skip) * g.bcs), g.bcs, g.k, a, g.ars, buf)
+        if g.bias != NULL:
+            add_bias(g.bias + j, rows, n, buf + skip * g.es, 64)
+        deliver(g.ct, c + j * g.ccs, g.crs, g.ccs, rows, n, buf + skip * g.es, 64)
+        j += n
+
+
+cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssize_t i0, Py_ssize_t rows, Py_ssize_t j0,
+                    Py_ssize_t columns, char* work) noexcept nogil:
+    cdef const char* ablock
+    cdef const char* bstrip
+    cdef const char* btail
+    cdef char* edge = work + g.edge_at
+    cdef char* main
+    cdef Py_ssize_t ldc, ldb = 64, next_panel, p = 0, kc, s, width, whole, tail, i, mc
+    cdef bint fresh
+    a += i0 * g.ars
+    c += i0 * g.crs + j0 * g.ccs
+    b += j0 * g.bcs
+    # Where the tile writes: c itself and, for the last columns that do not fill a panel, `edge`; or all into a buffer.
+    tail = columns % g.width
+    if g.direct_c:
+        main, ldc = c, g.crs
+        if g.accumulate and tail:
+            fetch(g.ct, c + (columns - tail) * g.ccs, g.crs, g.ccs, rows, tail, edge, 64)
+    else:
+        main, ldc = work + g.c_at, 64 * ((columns + g.width - 1) // g.width)
+        if g.accumulate:
+            fetch(g.ct, c, g.crs, g.ccs, rows, columns, main, ldc)
+    while p < g.k:
+        kc = min(g.kc, g.k - p)
+        fresh = p == 0 and not g.accumulate
+        if g.pack_a and rows <= g.mc:
+            rows_of(g.at, a + p * g.aks, g.ars, g.aks, rows, kc, work + g.a_at)
+        s = 0
+        while s < columns:
+            width = min(g.strip, columns - s)
+            whole = width // g.width
+            tail = width - whole * g.width
+            next_panel = 64 * kc
+            bstrip = work + g.b_at
+            if g.source == DIRECT:
+                bstrip, ldb, next_panel = b + p * g.bks + s * g.bcs, g.bks, 64
+                if tail:
+                    panels_of(g.bt, bstrip + 64 * whole, g.bks, g.bcs, kc, tail, work + g.b_at, 0)
+            elif g.source == STRIP:
+                panels_of(g.bt, b + p * g.bks + s * g.bcs, g.bks, g.bcs, kc, width, work + g.b_at, next_panel)
+            else:
+                next_panel = g.panel_bytes
+                bstrip = g.b + (j0 + s) // g.width * next_panel
+                if g.source == PANELS:
+                    bstrip += 64 * p
+                elif rows > 3:
+                    # One panel at a time.
+                    widened(g.bt, bstrip, p, kc, work + g.b_at)
+                    bstrip = work + g.b_at
+                    next_panel = 0
+            btail = work + g.b_at if g.source == DIRECT else bstrip + whole * next_panel
+            i = 0
+            while i < rows:
+                mc = min(g.mc, rows - i)
+                ablock = a + p * g.aks + i * g.ars
+                if g.pack_a:
+                    if rows > g.mc:
+                        rows_of(g.at, ablock, g.ars, g.aks, mc, kc, work + g.a_at)
+                    ablock = work + g.a_at
+                if g.source == HALVES and rows <= 3:
+                    half_blocks(g, rows, whole, kc, ablock, bstrip + 32 * p, next_panel, main + s * g.es, ldc, fresh)
+                    if tail:
+                        half_blocks(g, rows, 1, kc, ablock, btail + 32 * p, 0, edge if g.direct_c else main + (s + width - tail) * g.es, 64 if g.direct_c else ldc, fresh)
+                else:
+                    any_block(g, mc, whole, kc, ablock, bstrip, ldb, next_panel,
+                              main + i * ldc + s * g.es, ldc, fresh)
+                    if tail and g.direct_c:
+                        any_block(g, mc, 1, kc, ablock, btail, 64, 0, edge + 64 * i, 64, fresh)
+                    elif tail:
+                        any_block(g, mc, 1, kc, ablock, btail, 64, 0,
+                                  main + i * ldc + (s + width - tail) * g.es, ldc, fresh)
+                i += mc
+            s += width
+        p += kc
+    if not g.direct_c:
+        if g.bias != NULL:
+            add_bias(g.bias + j0, rows, columns, main, ldc)
+        deliver(g.ct, c, g.crs, g.ccs, rows, columns, main, ldc)
+        return
+    tail = columns % g.width
+    whole = columns - tail
+    if g.bias != NULL:
+        add_bias(g.bias + j0, rows, whole, c, g.crs)
+    if tail:
+        if g.bias != NULL:
+            add_bias(g.bias + j0 + whole, rows, tail, edge, 64)
+        deliver(g.ct, c + whole * g.es, g.crs, g.ccs, rows, tail, edge, 64)
+
+
+cdef void matmul(const Args* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Draw rectangles until none is left; with the rows as the fastest index, neighbours in time share columns."""
+    cdef Py_ssize_t down = (g.m + g.mb - 1) // g.mb
+    cdef Py_ssize_t across = (g.n + g.nb - 1) // g.nb
+    cdef Py_ssize_t t, i, j, n, at, bt, ct
+    cdef int axis
+    while True:
+        t = fu_draw(&(<Args*> g).counter)
+        if t >= down * across * g.batches:
+            return
+        i = t % down * g.mb
+        t = t // down
+        j = t % across * g.nb
+        t = t // across
+        at, bt, ct = 0, 0, 0
+        for axis in range(g.axes - 1, -1, -1):
+            n = t % g.shape[axis]
+            t = t // g.shape[axis]
+            at += n * g.sa[axis]
+            bt += n * g.sb[axis]
+            ct += n * g.sc[axis]
+        if g.source == STREAM:
+            streamed(g, g.a + at, g.b + bt, g.c + ct, j, min(g.nb, g.n - j))
+        else:
+            rectangle(g, g.a + at, g.b + bt, g.c + ct, i, min(g.mb, g.m - i), j, min(g.nb, g.n - j),
+                      g.work + ith * g.work_bytes)
+
+
+# ---- the plan -----------------------------------------------------------------------------------------------------------
+
+cdef Py_ssize_t even(Py_ssize_t total, Py_ssize_t most, Py_ssize_t unit) noexcept nogil:
+    """The size of the fewest equal parts of ``total`` that are at most ``most``; a multiple of ``unit``."""
+    cdef Py_ssize_t parts = (total + most - 1) // most
+    return ((total + parts - 1) // parts + unit - 1) // unit * unit
+
+
+cdef bint better_turned(const Args* g) noexcept nogil:
+    """Whether the transposed product, the same bits, is the better one: c lies by columns, or is only a few columns wide,
+    which would fill a fraction of each panel."""
+    cdef Py_ssize_t size = 8 if g.ct == F64 else 4 if g.ct == F32 else 2
+    if g.bt >= PACKED:
+        return False
+    if g.ccs != size and g.crs == size:
+        return True
+    if g.ccs == size and g.crs == size:
+        return g.n < g.m
+    return g.n <= 8 and g.n < g.m and g.m >= g.width
+
+
+cdef void turn(Args* g) noexcept nogil:
+    """The transposed request: c^T = b^T a^T."""
+    cdef Py_ssize_t n
+    cdef int i
+    g.a, g.b = g.b, g.a
+    g.at, g.bt = g.bt, g.at
+    g.m, g.n = g.n, g.m
+    g.ars, g.bcs = g.bcs, g.ars
+    g.aks, g.bks = g.bks, g.aks
+    g.crs, g.ccs = g.ccs, g.crs
+    for i in range(g.axes):
+        n = g.sa[i]
+        g.sa[i] = g.sb[i]
+        g.sb[i] = n
+
+
+cdef void cut(Args* g, Py_ssize_t nth) noexcept nogil:
+    """Rectangles for a team: about as many as keep everybody busy, of the shape that packs the least."""
+    cdef Py_ssize_t parts = 1, down, across, best = 0, cost, most = 1
+    g.mb = g.m
+    g.nb = (g.n + g.width - 1) // g.width * g.width
+    if nth > 1:
+        parts = min(PARTS * nth, max(nth, g.m * g.n * g.k // GRAIN))
+        parts = (parts + g.batches - 1) // g.batches
+    if parts > 1:
+        most = min(parts, g.m // 24)
+        for down in range(1, max(most, <Py_ssize_t> 1) + 1):
+            across = min((parts + down - 1) // down, (g.n + g.width - 1) // g.width)
+            # Packed in all: a once per column of rectangles, b once per row of them.
+            cost = across * g.m + (down * g.n if g.source == STRIP else 0)
+            if across * down * 2 >= parts and (best == 0 or cost < best):
+                best = cost
+                g.mb = even(g.m, (g.m + down - 1) // down, 6)
+                g.nb = even(g.n, (g.n + across - 1) // across, g.width)
+    if g.source >= PANELS and g.m > 3:
+        g.nb = min(g.nb, NB)
+        if g.source == HALVES:
+            g.mb = min(g.mb, even(g.m, MC, 6))
+    if not g.direct_c:
+        g.nb = min(g.nb, <Py_ssize_t> 1024)
+
+
+cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
+    cdef bint native_a = g.at == F32 or g.at == F64
+    cdef bint unit_a = native_a and (g.aks == g.es or g.ars == g.es)
+    cdef bint unit_b = (g.bt == F32 or g.bt == F64) and g.bcs == g.es
+    cdef bint along_b = g.bks == (2 if g.bt == F16 or g.bt == BF16 else g.es) and g.bcs >= 0
+    cdef Py_ssize_t room, deep = KC
+    g.direct_c = (g.ct == F32 or g.ct == F64) and g.ccs == g.es
+    if g.bt >= PACKED:
+        route = PANELS if g.bt == PACKED + F32 or g.bt == PACKED + F64 else HALVES
+    elif route == DIRECT and not unit_b:
+        route = STRIP
+    elif route == STREAM and (g.m > 4 or g.n < g.width or not native_a or g.aks != g.es or not along_b):
+        route = STRIP
+    elif route == 0:
+        route = STRIP
+        if unit_b and (g.m <= 4 or g.k * g.n <= 2304):
+            route = DIRECT
+        elif g.m <= 4 and g.n >= g.width and native_a and g.aks == g.es and along_b:
+            route = STREAM
+    g.source = route
+    g.panel_bytes = 64 * g.k
+    if route == HALVES:
+        g.panel_bytes = 32 * (g.k if g.bt == PACKED + F16 else (g.k + 1) // 2 * 2)
+    cut(g, nth)
+    # Few rows: b is read once, and long runs suit the memory better than blocks that fit a cache.
+    if g.m <= 6 and route >= PANELS:
+        deep = 2048
+    elif g.m <= 4 and route == DIRECT and g.k * g.n > 16384:
+        deep = 8
+    g.kc = even(g.k, deep, 8)
+    g.mc = min(even(g.mb, MC, 6), g.mb)
+    g.pack_a = not unit_a or (g.m >= 12 and g.n >= 96 and (g.m * g.k > 16384 or g.aks != g.es))
+    g.strip = g.nb
+    if route == STRIP:
+        g.strip = min(g.nb, 4 * g.width if g.mb <= g.mc else STRIPW)
+    elif route == HALVES and g.m > 3:
+        g.strip = 16
+    # The workspace of one worker.
+    g.a_at = 0
+    room = (g.kc * 6 * g.es + GAP) * ((g.mc + 5) // 6) if g.pack_a else 0
+    g.b_at = (room + 63) // 64 * 64
+    room = 64 * (g.kc + 1)
+    if route == STRIP:
+        room *= (g.strip + g.width - 1) // g.width
+    g.edge_at = g.b_at + room
+    g.c_at = g.edge_at + 64 * g.mb
+    g.work_bytes = g.c_at
+    if not g.direct_c:
+        g.work_bytes += g.mb * 64 * ((g.nb + g.width - 1) // g.width)
+    if route == STREAM:
+        g.work_bytes = 0
+
+
+# ---- constant weights ---------------------------------------------------------------------------------------------------
+
+cdef struct Pack:
+    const char* w
+    char* to
+    Py_ssize_t n, k, width, panel_bytes
+    int kind
+
+
+cdef void pack_core(const Pack* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    cdef Py_ssize_t panels = (g.n + g.width - 1) // g.width
+    cdef Py_ssize_t es = 8 if g.kind == F64 else 4 if g.kind == F32 else 2
+    cdef Py_ssize_t j
+    cdef int n
+    for j in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
+        n = <int> min(g.width, g.n - j * g.width)
+        if g.kind == F16:
+            store_panel16(<const uint16_t*> (g.w + j * 16 * g.k * 2), 2 * g.k, n, g.k, g.to + j * g.panel_bytes)
+        elif g.kind == BF16:
+            store_panel16(<const bf16*> (g.w + j * 16 * g.k * 2), 2 * g.k, n, g.k, g.to + j * g.panel_bytes)
+        else:
+            panels_of(g.kind, g.w + j * g.width * g.k * es, es, es * g.k, g.k, n, g.to + j * g.panel_bytes, g.panel_bytes)
+
+
+def pack_weight_into_unchecked(int kind, const unsigned char[:, ::1] w, unsigned char[:, ::1] panels, Py_ssize_t nth):
+    """The rows of ``w`` [n, bytes], numbers of type ``kind``, to panels; one row of ``panels`` holds one."""
+    cdef Pack g
+    g.w = <const char*> &w[0, 0]
+    g.to = <char*> &panels[0, 0]
+    g.kind = kind
+    g.width = 8 if kind == F64 else 16
+    g.n = w.shape[0]
+    g.k = w.shape[1] // (8 if kind == F64 else 4 if kind == F32 else 2)
+    g.panel_bytes = panels.shape[1]
+    with nogil:
+        run_team(<core_t> pack_core, &g, 4 * nth, nth)
+
+
+# ---- the entry ------------------------------------------------------------------------------------------------------------
+
+def matmul_into_unchecked(int at, a, int bt, b, int ct, c, const float[::1] bias, bint accumulate, int route,
+                          unsigned char[::1] scratch, Py_ssize_t nth):
+    """c [..., m, n] = a [..., m, k] times b [..., k, n] (+ bias [n]), or added to c.
+
+    ``at``, ``bt``, ``ct``: 0 f32, 1 f16, 2 bf16 (as uint16), 3 f64; all of f64 or none. Arrays may have any strides that are
+    multiples of their number size, and equal leading axes. ``bt`` + 16: b is one row of panels. ``route`` 0 chooses by
+    itself. Returns 0, or the bytes of scratch it needs when there are not enough of them; then nothing was done.
+    """
+    cdef Args g
+    cdef Py_buffer va, vb, vc
+    cdef Py_ssize_t need
+    cdef int i
+    cdef char[SMALL + 64] small
+    cdef bint bias_given = bias is not None
+    PyObject_GetBuffer(a, &va, PyBUF_STRIDES)
+    PyObject_GetBuffer(b, &vb, PyBUF_STRIDES)
+    PyObject_GetBuffer(c, &vc, PyBUF_STRIDES | PyBUF_WRITABLE)
+    with nogil:
+        g.a, g.b, g.c = <const char*> va.buf, <const char*> vb.buf, <char*> vc.buf
+        g.at, g.bt, g.ct = at, bt, ct
+        g.es = 8 if at == F64 else 4
+        g.width = 64 // g.es
+        g.axes = va.ndim - 2
+        g.m, g.k, g.n = va.shape[g.axes], va.shape[g.axes + 1], vc.shape[g.axes + 1]
+        # A stride along an axis of one element means nothing; as the size of a number it is no obstacle.
+        g.ars = va.strides[g.axes] if g.m > 1 else va.itemsize
+        g.aks = va.strides[g.axes + 1] if g.k > 1 else va.itemsize
+        g.crs = vc.strides[g.axes] if g.m > 1 else vc.itemsize * g.n
+        g.ccs = vc.strides[g.axes + 1] if g.n > 1 else vc.itemsize
+        g.bks, g.bcs = 0, 0
+        if bt < PACKED:
+            g.bks = vb.strides[g.axes] if g.k > 1 else vb.itemsize * g.n
+            g.bcs = vb.strides[g.axes + 1] if g.n > 1 else vb.itemsize
+        g.batches = 1
+        for i in range(g.axes):
+            g.shape[i] = va.shape[i]
+            g.sa[i], g.sb[i], g.sc[i] = va.strides[i], vb.strides[i], vc.strides[i]
+            g.batches *= g.shape[i]
+        g.bias = NULL
+        g.accumulate = accumulate
+        if not bias_given and better_turned(&g):
+            turn(&g)
+        plan(&g, route, nth)
+        need = nth * g.work_bytes
+    if bias_given:
+        g.bias = &bias[0]
+    if need <= SMALL:
+        g.work = small + 63 - (<size_t> small + 63) % 64
+        need = 0
+    elif scratch is not None and need <= scratch.shape[0]:
+        g.work = <char*> &scratch[0]
+        need = 0
+    if need == 0:
+        g.counter = 0
+        with nogil:
+            run_team(<core_t> matmul, &g, nth, nth)
+    PyBuffer_Release(&va)
+    PyBuffer_Release(&vb)
+    PyBuffer_Release(&vc)
+    return need
