@@ -146,7 +146,10 @@ ENCODERS = {
 
 
 def encode_rows_into_unchecked(number, x, imatrix, out, finite):
-    """Rows x [m, k] to blocks; ``imatrix`` [k] or None weighs the errors of the formats with sixteen levels; rows that are not ``finite`` are zero."""
+    """Rows x [m, k] to blocks; rows that are not ``finite`` are zero.
+
+    ``imatrix`` [k] or None weighs the errors of the formats with sixteen levels.
+    """
     encoder, block = ENCODERS[number]
     x = _pack.only_finite(np.asarray(x), finite)
     w = None if imatrix is None else np.broadcast_to(np.asarray(imatrix), x.shape).reshape(-1, block)
