@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,9 @@ def start_isolated():
     started = []
 
     def start(arguments, env=None, **options):
+        if os.name == "posix":
+            # A shell that runs the tests in the background has them ignore interrupts; children must not inherit that.
+            options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         process = subprocess.Popen([sys.executable, *arguments], env=_clean_environment(env or {}), **options)
         started.append(process)
         return process
