@@ -18,7 +18,6 @@ allocated by it. How many bytes a tensor has is a question for the format table,
 from __future__ import annotations
 
 import errno
-import math
 import mmap
 import os
 import stat
@@ -30,7 +29,7 @@ from operator import index
 
 import numpy as np
 
-from .formats import BY_ID, KNOWN_IDS
+from .formats import BY_ID, KNOWN_IDS, resolve
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _HEADER = struct.Struct("<4sIQQ")
@@ -402,18 +401,21 @@ def _read_tensors(cursor: Cursor, n_tensors: int, alignment: int, part: int) -> 
         if offset % alignment:
             raise cursor.error(f"{what} has offset {offset}, not a multiple of {alignment}", at_offset)
         shape = tuple(reversed(dims))
-        nbytes = None
         if spec := BY_ID.get(ggml_id):
             try:
-                row = spec.row_bytes(shape[-1] if shape else 1)
+                spec.row_bytes(shape[-1] if shape else 1)
             except ValueError as problem:
                 raise cursor.error(f"{what} of shape {shape}: {problem}", at_type) from None
-            nbytes = row * math.prod(shape[:-1])
-        headers[name] = ggml_id, shape, offset, nbytes, at_offset
+        headers[name] = ggml_id, shape, offset, at_offset
 
     start = -(-cursor.pos // alignment) * alignment
     tensors, spans = {}, []
-    for name, (ggml_id, shape, offset, nbytes, at) in headers.items():
+    borders = sorted({offset for _, _, offset, _ in headers.values()}) + [cursor.size - start]
+    room = dict(zip(borders, [end - begin for begin, end in zip(borders, borders[1:])]))
+    for name, (ggml_id, shape, offset, at) in headers.items():
+        # Two formats may share an id; how far away the next tensor is tells which one this is.
+        spec = resolve(ggml_id, shape, room[offset], alignment)
+        nbytes = spec.tensor_bytes(shape) if spec else None
         # Of a type that is not in the table we only know that it has data, or not.
         needs = (0 if 0 in shape else 1) if nbytes is None else nbytes
         if start + offset + needs > cursor.size:
@@ -421,7 +423,6 @@ def _read_tensors(cursor: Cursor, n_tensors: int, alignment: int, part: int) -> 
                                f"the file has {cursor.size}", at)
         if needs:
             spans.append((offset, offset + needs, name, at))
-        spec = BY_ID.get(ggml_id)
         type_name = spec.name if spec else KNOWN_IDS.get(ggml_id, f"type_{ggml_id}")
         tensors[name] = TensorInfo(name, type_name, ggml_id, shape, start + offset, nbytes, part)
     spans.sort()

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import asdict
 from itertools import chain
 
@@ -108,6 +109,32 @@ def bench(args: argparse.Namespace) -> int:
     return _OK
 
 
+def quantize(args: argparse.Namespace) -> int:
+    """``fucina quantize``: a file with the same model in fewer bits."""
+    if args.threads is not None:
+        set_num_threads(args.threads)
+    from . import quantizer
+    from .inspection import size
+
+    started = time.perf_counter()
+    with _TensorBar() as bar:
+        changes = quantizer.quantize_file(
+            args.source, args.target, args.type, pure=args.pure, imatrix=args.imatrix,
+            token_embedding_type=args.token_embedding_type, output_tensor_type=args.output_tensor_type,
+            leave_output_tensor=args.leave_output_tensor, allow_requantize=args.allow_requantize, progress=bar.show,
+        )
+    seconds = time.perf_counter() - started
+    changed = sum(change.before != change.after for change in changes)
+    nbytes = sum(change.nbytes for change in changes)
+    if args.json:
+        tensors = [asdict(change) | {"nbytes": change.nbytes} for change in changes]
+        document = {"source": args.source, "target": args.target, "type": args.type, "seconds": round(seconds, 3)}
+        print(json.dumps(document | {"changed": changed, "tensor_bytes": nbytes, "tensors": tensors}))
+    else:
+        print(f"{args.target}: {changed} of {len(changes)} tensors changed, {size(nbytes)} in {seconds:.1f} s")
+    return _OK
+
+
 def inspect(args: argparse.Namespace) -> int:
     """``fucina inspect``: what is in a GGUF file."""
     from .inspection import describe, format_description
@@ -167,6 +194,22 @@ def _parser() -> argparse.ArgumentParser:
     add("--cache-type", metavar="TYPE", default="f16", help="f16, f32 or q8_0 keys and values (default: f16)")
     add("--no-pack", action="store_false", dest="pack", help="use the weights where the file is mapped, copy nothing")
     add("--json", action="store_true", help="print one JSON object at the end instead of a table")
+
+    text = "Re-encode the weights of a GGUF file, with llama-quantize's choice of formats and ggml's bytes."
+    p = verbs.add_parser("quantize", help="make a GGUF file smaller", description=text)
+    p.set_defaults(verb=quantize)
+    add = p.add_argument
+    add("source", metavar="IN", help="a .gguf file; of a split model the first part")
+    add("target", metavar="OUT", help="the file to write; it appears when it is whole, or not at all")
+    add("type", metavar="TYPE", help="what to make: q4_k_m, q8_0, f16 and so on; an unknown one lists them all")
+    add("--pure", action="store_true", help="one format for all tensors instead of the mix that llama-quantize makes")
+    add("--imatrix", metavar="FILE", help="importance matrix, as llama-imatrix writes it")
+    add("--token-embedding-type", metavar="T", help="format of the token embeddings")
+    add("--output-tensor-type", metavar="T", help="format of output.weight")
+    add("--leave-output-tensor", action="store_true", help="keep output.weight as it is")
+    add("--allow-requantize", action="store_true", help="accept tensors that are quantized already; they lose twice")
+    add("-t", "--threads", metavar="N", type=int, help="number of threads (default: see fucina info)")
+    add("--json", action="store_true", help="print one JSON object at the end")
 
     text = "Show metadata and tensors of a GGUF file."
     p = verbs.add_parser("inspect", help="show what is in a GGUF file", description=text)
@@ -232,3 +275,28 @@ class _PromptBar:
         with tqdm(total=total, desc="prompt", unit=" tokens", leave=False, file=sys.stderr) as bar:
             while not self.done.wait(0.1):
                 bar.update(cache.length - bar.n)
+
+
+class _TensorBar:
+    """How many tensors are done, on stderr if that is a terminal; nothing where tqdm is not installed."""
+
+    def __init__(self):
+        self.bar = None
+
+    def __enter__(self) -> _TensorBar:
+        return self
+
+    def __exit__(self, *error) -> None:
+        if self.bar is not None:
+            self.bar.close()
+
+    def show(self, change, number: int, count: int) -> None:
+        """Called before each tensor."""
+        if number == 0 and sys.stderr is not None and sys.stderr.isatty():
+            with contextlib.suppress(ImportError):
+                from tqdm import tqdm
+
+                self.bar = tqdm(total=count, unit=" tensors", leave=False, file=sys.stderr)
+        if self.bar is not None:
+            self.bar.set_description(f"{change.name} {change.before} to {change.after}", refresh=False)
+            self.bar.update(number - self.bar.n)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 
 from ._gguf_header import Metadata, Part, StringArray, TensorInfo, dtype
-from .formats import BY_ID, QTensor
+from .formats import FORMATS, QTensor
 
 __all__ = ["GGUFFile", "Metadata", "StringArray", "TensorInfo", "open_gguf"]
 
@@ -106,7 +106,7 @@ class GGUFFile(Mapping):
             raise ValueError(f"{self.path}: the file is closed, tensor {name!r} cannot be read")
         info = self.tensors[name]
         part = self._parts[info.part]
-        spec = BY_ID.get(info.ggml_id)
+        spec = FORMATS.get(info.type_name)
         if spec is None:
             raise ValueError(f"{part.path}: tensor {name!r} has type {info.type_name}, ggml type "
                              f"{info.ggml_id}, which cannot be read (byte {info.offset})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -81,7 +82,7 @@ def command(run_isolated):
 # ---- usage and errors -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("arguments", [(), ("fly",), ("run", "--no-such"), ("inspect",), ("run", "-n", "many")])
+@pytest.mark.parametrize("arguments", [(), ("fly",), ("run", "--no-such"), ("inspect",), ("quantize", TINY)])
 def test_wrong_usage_is_status_2(command, arguments):
     done = command(*arguments)
     assert done.returncode == 2 and done.stdout == ""
@@ -97,6 +98,14 @@ def test_wrong_usage_is_status_2(command, arguments):
         (("inspect", ROOT), "directory"),
         (("run", TINY, "-t", "0"), "from 1 to 512, got 0"),
         (("run", TINY, "-p", "x"), "tokenizer"),
+        (("quantize", "no-such-file.gguf", "x.gguf", "q8_0"), "no-such-file.gguf: No such file or directory"),
+        (("quantize", TINY, TINY, "q8_0"), "the new file must not be the old one"),
+        (("quantize", TINY, "x.gguf", "q9"), "unknown type 'q9'; known: f32, f16"),
+        (("quantize", TINY, "x.gguf", "iq2_xs"), "needs an importance matrix"),
+        (("quantize", TINY, "no/such/x.gguf", "q8_0"), "no such folder"),
+        (("quantize", TINY, "x.gguf", "q8_0", "--imatrix", "none.gguf"), "none.gguf: No such file or directory"),
+        (("quantize", TINY, "x.gguf", "q8_0", "--output-tensor-type", "q9"), "unknown format 'q9'"),
+        (("quantize", TINY, "x.gguf", "q8_0", "-t", "0"), "from 1 to 512, got 0"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(command, arguments, complaint):
@@ -139,9 +148,59 @@ def check_error(done, complaint):
 
 def test_help_and_version(command):
     assert command("--version").stdout == f"fucina {fucina.__version__}\n"
-    assert {"run", "inspect", "info"} <= set(command("--help").stdout.split())
-    for verb in ("run", "inspect", "info"):
+    assert {"run", "bench", "quantize", "inspect", "info"} <= set(command("--help").stdout.split())
+    for verb in ("run", "bench", "quantize", "inspect", "info"):
         assert command(verb, "--help").returncode == 0
+
+
+# ---- quantize -------------------------------------------------------------------------------------------------
+
+
+def test_quantize(command, tmp_path):
+    expected = json.loads((ROOT / "tests" / "golden" / "quantize.json").read_text())["sha256"]["qwen3-f16"]
+    source = TINY.replace("llama", "qwen3")
+    done = command("quantize", source, tmp_path / "a.gguf", "Q4_K_M", "--threads", "2")
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert re.fullmatch(r".*a\.gguf: \d+ of \d+ tensors changed, \d+\.\d kB in \d+\.\d s\n", done.stdout), done.stdout
+    assert hashlib.sha256((tmp_path / "a.gguf").read_bytes()).hexdigest() == expected["q4_k_m"]
+    again = command("quantize", tmp_path / "a.gguf", tmp_path / "b.gguf", "q8_0")
+    check_error(again, "is quantized already (q")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.gguf"]
+
+
+def test_quantize_options_and_json(command, tmp_path):
+    out = tmp_path / "a.gguf"
+    options = ["--pure", "--token-embedding-type", "q5_1", "--output-tensor-type", "Q8_0", "--json"]
+    done = command("quantize", TINY, out, "q4_k", *options)
+    data = json.loads(done.stdout)
+    kinds = {t["name"]: t["after"] for t in data["tensors"] if len(t["shape"]) > 1}
+    assert kinds.pop("token_embd.weight") == "q5_1" and kinds.pop("output.weight") == "q8_0"
+    assert set(kinds.values()) == {"q4_k"} and data["tensor_bytes"] == sum(t["nbytes"] for t in data["tensors"])
+    assert {t["name"]: t["type"] for t in json.loads(command("inspect", out, "--json").stdout)["tensors"]} == {
+        t["name"]: t["after"] for t in data["tensors"]
+    }
+    twice = command("quantize", out, tmp_path / "b.gguf", "q8_0", "--allow-requantize", "--leave-output-tensor", "--json")
+    kinds = {t["name"]: (t["before"], t["after"]) for t in json.loads(twice.stdout)["tensors"]}
+    assert kinds["token_embd.weight"] == ("q5_1", "q8_0") and kinds["output.weight"] == ("q8_0", "q8_0")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pseudo-terminals")
+def test_quantize_shows_its_progress_on_a_terminal(start_isolated, tmp_path):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    terminal, side = pty.openpty()
+    fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("4H", 24, 100, 0, 0))
+    command = ["-m", "fucina", "quantize", TINY, str(tmp_path / "a.gguf"), "q8_0"]
+    process = start_isolated(command, stdout=subprocess.PIPE, stderr=side, text=True)
+    os.close(side)
+    out = process.communicate(timeout=60)[0]
+    shown = os.read(terminal, 65536).decode()
+    os.close(terminal)
+    assert process.returncode == 0 and "tensors changed" in out
+    assert re.search(r"0%.* 0/21 ", shown), shown
 
 
 # ---- info and inspect -----------------------------------------------------------------------------------------

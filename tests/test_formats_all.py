@@ -6,11 +6,12 @@ import importlib
 
 import numpy as np
 import pytest
-from references import same
+from references import normal, same
 
-from fucina import QTensor, ops
+from fucina import QTensor, open_gguf, ops
 from fucina._scalar import _blocks, encode, encode_iq, encode_k, encode_tiny
 from fucina.formats import BY_ID, FORMATS, lattices, resolve
+from fucina.quantizer.writer import Writer
 
 BLOCKS = [spec for spec in FORMATS.values() if spec.is_block]
 ENCODERS = {"encode": dict(enumerate(encode.ENCODERS)), "encode_k": encode_k.ENCODERS, "encode_iq": encode_iq.ENCODERS,
@@ -74,6 +75,20 @@ def test_resolving_without_a_choice():
     assert resolve(42, (4, 128), 10**6) is FORMATS["q2_0"]
 
 
+def test_files_with_both_formats_of_an_id(tmp_path):
+    """The reader looks how far away the next tensor, or the end of the file, is."""
+    x = normal(6, 256)
+    names = ["q2_0", "q2_0_g128", "q8_0", "q2_0_g128", "q2_0"]
+    tensors = [(f"{i}.{name}", name, x.shape) for i, name in enumerate(names)]
+    with Writer(tmp_path / "a.gguf", [], tensors) as out:
+        for _, name, _ in tensors:
+            out.write(ops.quantize(x, name).data)
+    with open_gguf(tmp_path / "a.gguf") as model:
+        for key, name, _ in tensors:
+            assert model.tensors[key].type_name == model[key].format == name
+            same(model[key].dequantize(), ops.quantize(x, name).dequantize())
+
+
 # ---- a scale per tensor -------------------------------------------------------------------------------------------
 
 
@@ -89,6 +104,18 @@ def test_a_scale_behind_the_blocks():
         np.testing.assert_array_equal(q.rows([4, 1]), x[[4, 1]] * np.float32(-2.5))
         np.testing.assert_array_equal(q[2:4].dequantize(), x[2:4] * np.float32(-2.5))
     assert FORMATS["i2_s"].tensor_bytes((6, 256)) == 6 * 64 + 32
+
+
+def test_a_file_with_a_scale_per_tensor(tmp_path):
+    x = np.random.default_rng(2).integers(-1, 2, (5, 384)).astype(np.float32) * np.float32(0.3)
+    q = ops.quantize(x, "i2_s")
+    with Writer(tmp_path / "a.gguf", [], [("a", "i2_s", x.shape), ("b", "q8_0", x.shape)]) as out:
+        out.write(q.data)
+        out.write(np.concatenate([np.float32([q.scale]).view(np.uint8), np.zeros(28, np.uint8)]))
+        out.write(ops.quantize(x, "q8_0").data)
+    with open_gguf(tmp_path / "a.gguf") as model:
+        same(model["a"].dequantize(), x)
+        assert model.tensors["a"].nbytes == 5 * 96 + 32 and model["b"].format == "q8_0"
 
 
 def test_a_scale_given_by_hand():

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("inspection", "models"),
+    ("inspection", "models", "quantizer"),
     ("__init__",),
     ("llm", "layers"),
     ("ops",),

@@ -15,7 +15,7 @@ from references import _OPS, F, agree, engine, layouts, normal, random_blocks, s
 import fucina
 from fucina import QTensor, ops
 from fucina._kernels import _openmp
-from fucina.formats import PackedQTensor
+from fucina.formats import PackedQTensor, QActivations
 from fucina.ops.matmul import PackedWeight
 from fucina.runtime import isa, workspace
 
@@ -61,6 +61,17 @@ def cases(n: int = 7, formats=("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "
         result[f"linear packed {name}"] = Case(ops.linear, x=normal(n, 256), w=w.pack(), bias=normal(n))
         result[f"dequantize {name}"] = Case(ops.dequantize, q=w)
         result[f"embedding {name}"] = Case(ops.embedding, ids=np.arange(n)[::-1].copy(), table=w)
+    for name, layout in (("q4_1", "q8_1"), ("q5_0", "q8_0"), ("q4_k", "q8_k"), ("q6_k", "q8_k306")):
+        a, w = ops.quantize_activations(normal(n, 256), layout), random_blocks(name, n, 256)
+        result[f"block_dot {name}"] = Case(ops.block_dot, a=a, w=w)
+    for name in ("tq1_0", "tq2_0", "i2_s"):
+        result[f"ternary_linear {name}"] = Case(ops.ternary_linear, x=normal(n, 256), w=random_blocks(name, n, 256),
+                                                bias=normal(n))
+    ids, parts = np.arange(2 * n).reshape(n, 2) * 5 % 3, normal(n, 2)
+    result["moe_linear"] = Case(ops.moe_linear, x=normal(n, 5), w=normal(3, n, 5), ids=ids, weights=parts)
+    w = random_blocks("q4_k", 3, n, 256)
+    result["moe_linear q4_k"] = Case(ops.moe_linear, x=normal(n, 256), w=w, ids=ids, weights=parts, bias=normal(3, n))
+    result["moe_linear of slots"] = Case(ops.moe_linear, x=normal(n, 2, 256), w=w, ids=ids)
     result["embedding"] = Case(ops.embedding, ids=np.arange(n)[::-1].copy(), table=normal(n, 5))
     result["embedding float16"] = Case(ops.embedding, ids=np.arange(n), table=normal(n, 5).astype(np.float16))
     q, k, v = normal(3, 4, n), normal(9, 2, n, seed=1), normal(9, 2, n, seed=2)
@@ -94,12 +105,15 @@ def rebuilt(a, raw: np.ndarray):
         return QTensor(raw, a.format, a.shape)
     if isinstance(a, PackedQTensor):
         return PackedQTensor(raw, a.spec, a.shape)
+    if isinstance(a, QActivations):
+        return QActivations(raw, a.layout, a.shape)
     return PackedWeight(raw, a.dtype, a.code, a.shape) if isinstance(a, PackedWeight) else raw
 
 
 def test_no_operation_is_forgotten():
     """But for those that have no ``out`` of float32."""
-    others = {"argmax", "kv_store", "pack", "pack_weight", "quantize", "rope_tables"}
+    others = {"argmax", "kv_store", "moe_route", "pack", "pack_weight", "quantize", "quantize_activations", "rope_tables",
+              "top_k"}
     assert {case.op.__name__ for case in CASES.values()} == set(ops.__all__) - others
 
 
@@ -216,7 +230,7 @@ def test_wrong_types_are_refused_by_name(case):
     for name, a in case.floats().items():
         wrong = [swapped(a), a.astype(object), a.astype(int), a.astype(complex), None, "text"]
         for value in wrong if case.op is ops.matmul else [*wrong, a.astype(np.float64)]:
-            if value is None and name in ("bias", "weight", "mask", "gate"):
+            if value is None and name in ("bias", "weight", "weights", "mask", "gate"):
                 continue
             with pytest.raises(TypeError, match=f"{name} must be.*(float32|QTensor).*, got"):
                 case(**{name: value})

@@ -14,8 +14,10 @@ U = 2.0**-24
 # Family -> what has to give the same bits. "scalar" is the specification, "variants" every instruction set, "threads"
 # any number of threads, "batch" a row or query alone and among others.
 EXACT = {
+    "act_blocks": ("scalar", "variants", "threads", "batch"),
     "act_quant": ("scalar", "variants", "threads", "batch"),
     "attention": ("scalar", "variants", "threads", "batch"),
+    "block_dot": ("scalar", "variants", "threads", "batch"),
     "dequantize": ("scalar", "variants", "threads", "batch", "gguf package"),
     "dequantize_iq": ("scalar", "variants", "threads", "batch", "gguf package"),
     "dequantize_tiny": ("scalar", "variants", "threads", "batch", "gguf package"),
@@ -27,10 +29,12 @@ EXACT = {
     "kv_store": ("scalar", "variants", "threads"),
     "linear_quant": ("scalar", "variants", "threads", "batch"),
     "matmul": ("scalar", "variants", "threads", "batch"),
+    "moe": ("scalar", "variants", "threads", "batch"),
     "norm": ("scalar", "variants", "threads", "batch"),
     "reduce": ("scalar", "variants", "threads", "batch"),
     "rope": ("scalar", "variants", "threads", "batch"),
     "softmax": ("scalar", "variants", "threads", "batch"),
+    "ternary": ("scalar", "variants", "threads", "batch"),
 }
 
 # A sum in 16 lanes and a tree over them.

@@ -15,10 +15,10 @@ from blocks cimport (
 from encode_rows cimport EncodeArgs, encode_rows, encode_t, sum_squares
 from levels cimport e8m0_half, f8_fp4, f8_iq4, fu_fp4_levels, ue4m3_half, ue4m3_of
 from search cimport (
-    FU_TINY, f8_codes, f8_ne, f8_round_away, fu_nearest, gather8, largest8, quotient8, scatter8, w8_any, w8_not,
+    FU_TINY, f8_codes, f8_codes32, f8_half_away, f8_ne, fu_nearest, fu_nibbles32, gather8, largest8, quotient8, scatter8, w8_any, w8_not,
 )
 from simd cimport (
-    f8, f8_abs, f8_add, f8_div, f8_gt, f8_hmax, f8_load, f8_max, f8_mul, f8_select, f8_set1, f8_sqrt, f8_store, f8_zero,
+    f8, f8_abs, f8_add, f8_div, f8_gt, f8_load, f8_max, f8_mul, f8_select, f8_set1, f8_sqrt, f8_store, f8_zero,
     fu_f32_f16, w8, w8_and,
 )
 from team cimport core_t, run_team
@@ -28,13 +28,29 @@ cdef inline float inverse(float d) noexcept nogil:
     return <float> 1.0 / d if d != 0 else <float> 0.0
 
 
+cdef inline float larger(float a, float b) noexcept nogil:
+    return a if a > b else b
+
+
 cdef inline float amax(const float* x, int n) noexcept nogil:
     """max|x| of n elements, a multiple of 8."""
-    cdef f8 top = f8_abs(f8_load(x))
-    cdef int i
-    for i in range(8, n, 8):
-        top = f8_max(top, f8_abs(f8_load(x + i)))
-    return f8_hmax(top)
+    cdef f8 top[4]
+    cdef float[8] lane
+    cdef int i, j
+    # Four at once: a maximum waits for the one before.
+    for j in range(4):
+        top[j] = f8_abs(f8_load(x))
+    i = 0
+    while i + 32 <= n:
+        for j in range(4):
+            top[j] = f8_max(top[j], f8_abs(f8_load(x + i + 8 * j)))
+        i += 32
+    while i < n:
+        top[0] = f8_max(top[0], f8_abs(f8_load(x + i)))
+        i += 8
+    f8_store(&lane[0], f8_max(f8_max(top[0], top[1]), f8_max(top[2], top[3])))
+    return larger(larger(larger(lane[0], lane[1]), larger(lane[2], lane[3])),
+                  larger(larger(lane[4], lane[5]), larger(lane[6], lane[7])))
 
 
 # ---- sixteen levels ----------------------------------------------------------------------------------------
@@ -86,12 +102,6 @@ cdef inline void iq4_levels(const f8* x, f8 inv, uint8_t* const* rows) noexcept 
     scatter8(code, 32, rows)
 
 
-cdef inline void nibbles(const uint8_t* q, uint8_t* out) noexcept nogil:
-    cdef int i
-    for i in range(16):
-        out[i] = q[i] | q[i + 16] << 4
-
-
 cdef void iq4_nl(const float* x, const float* importance, Py_ssize_t n, const void* tables,
                  uint8_t* out) noexcept nogil:
     """Eight blocks at a time; the last group repeats its last block."""
@@ -132,7 +142,7 @@ cdef void iq4_nl(const float* x, const float* importance, Py_ssize_t n, const vo
         f8_store(scale, d)
         for j in range(count):
             p[b + j].d = fu_f32_f16(scale[j])
-            nibbles(qs[j], p[b + j].qs)
+            fu_nibbles32(p[b + j].qs, qs[j])
 
 
 cdef void iq4_xs(const float* x, const float* importance, Py_ssize_t n, const void* tables,
@@ -183,19 +193,24 @@ cdef void iq4_xs(const float* x, const float* importance, Py_ssize_t n, const vo
             p[b].scales_h |= <uint16_t> (sc[j] >> 4 << 2 * j)
         iq4_levels(v, inverse8(f8_load(scale)), qs)
         for j in range(8):
-            nibbles(qs[j], p[b].qs + 16 * j)
+            fu_nibbles32(p[b].qs + 16 * j, qs[j])
 
 
 # ---- ternary and two bits ----------------------------------------------------------------------------------
 
-cdef inline void rounded(const float* x, int n, float inv, int lost, int top, uint8_t* q) noexcept nogil:
-    """Codes round(x * inv) + 1; all are ``lost`` when ``inv`` is infinite."""
-    cdef int i
+cdef inline void rounded(const float* x, int n, float inv, int lost, uint8_t* q) noexcept nogil:
+    """Codes round(x * inv) + 1 of n elements, a multiple of 32; all are ``lost`` when ``inv`` is infinite."""
+    cdef f8 v[4]
+    cdef int i, j
     if inv == INFINITY:
         memset(q, lost, n)
         return
-    for i in range(0, n, 8):
-        f8_codes(q + i, f8_add(f8_round_away(f8_mul(f8_load(x + i), f8_set1(inv))), f8_set1(1)), <float> top)
+    for i in range(0, n, 32):
+        for j in range(4):
+            v[j] = f8_half_away(f8_mul(f8_load(x + i + 8 * j), f8_set1(inv)))
+        f8_codes32(q + i, v[0], v[1], v[2], v[3])
+    for i in range(n):
+        q[i] += 1
 
 
 cdef inline void trits(const uint8_t* q, int width, int count, uint8_t* out) noexcept nogil:
@@ -207,7 +222,8 @@ cdef inline void trits(const uint8_t* q, int width, int count, uint8_t* out) noe
         for j in range(count):
             v += power * q[j * width + i]
             power //= 3
-        out[i] = <uint8_t> ((v * 256 + 242) // 243)
+        # v + ceil(13 v / 243), by a multiplication that is exact for all v
+        out[i] = <uint8_t> (v + ((13 * v + 242) * 2158 >> 19))
 
 
 cdef void tq1_0(const float* x, const float* importance, Py_ssize_t n, const void* tables, uint8_t* out) noexcept nogil:
@@ -217,7 +233,7 @@ cdef void tq1_0(const float* x, const float* importance, Py_ssize_t n, const voi
     cdef Py_ssize_t b
     for b in range(n // 256):
         d = amax(x + 256 * b, 256)
-        rounded(x + 256 * b, 256, inverse(d), 1, 2, q)
+        rounded(x + 256 * b, 256, inverse(d), 1, q)
         trits(q, 32, 5, p[b].qs)
         trits(q + 160, 16, 5, p[b].qs + 32)
         trits(q + 240, 4, 4, p[b].qh)
@@ -232,7 +248,7 @@ cdef void tq2_0(const float* x, const float* importance, Py_ssize_t n, const voi
     cdef int i, j
     for b in range(n // 256):
         d = amax(x + 256 * b, 256)
-        rounded(x + 256 * b, 256, inverse(d), 1, 2, q)
+        rounded(x + 256 * b, 256, inverse(d), 1, q)
         for j in range(2):
             for i in range(32):
                 p[b].qs[32 * j + i] = (q[128 * j + i] | q[128 * j + 32 + i] << 2 | q[128 * j + 64 + i] << 4
@@ -252,7 +268,7 @@ cdef inline void crumbs(const float* x, int size, Py_ssize_t blocks, uint8_t* ou
         p = <Q2_0*> (out + b * (2 + size // 4))
         qs = p.qs
         d = amax(x + size * b, size)
-        rounded(x + size * b, size, inverse(d), 0, 3, q)
+        rounded(x + size * b, size, inverse(d), 0, q)
         for i in range(size // 4):
             qs[i] = q[4 * i] | q[4 * i + 1] << 2 | q[4 * i + 2] << 4 | q[4 * i + 3] << 6
         p.d = fu_f32_f16(d)
@@ -294,7 +310,7 @@ cdef void i2_s(const float* x, const float* importance, Py_ssize_t n, const void
     cdef Py_ssize_t b
     cdef int i
     for b in range(n // 128):
-        rounded(x + 128 * b, 128, 1, 1, 2, q)
+        rounded(x + 128 * b, 128, 1, 1, q)
         for i in range(32):
             p[b].qs[i] = q[i] << 6 | q[i + 32] << 4 | q[i + 64] << 2 | q[i + 96]
 
@@ -314,7 +330,7 @@ cdef void mxfp4(const float* x, const float* importance, Py_ssize_t n, const voi
         d = e8m0_half(p[b].e)
         for i in range(0, 32, 8):
             f8_codes(q + i, f8_fp4(f8_load(x + 32 * b + i), d), 15)
-        nibbles(q, p[b].qs)
+        fu_nibbles32(p[b].qs, q)
 
 
 cdef inline int fp4_far(float x, float d) noexcept nogil:
@@ -373,7 +389,10 @@ cdef encode_t encoder_of(int number) noexcept nogil:
 
 def encode_rows_into_unchecked(int number, const float[:, ::1] x, const float[::1] imatrix, unsigned char[:, ::1] out,
                                unsigned char[::1] finite, Py_ssize_t nth):
-    """Rows of ``x`` to rows of blocks; ``imatrix`` (or None) weighs the errors of the formats with sixteen levels; rows that are not ``finite`` are zero."""
+    """Rows of ``x`` to rows of blocks; ``imatrix`` (or None) weighs the errors of the formats with sixteen levels.
+
+    Rows that are not ``finite`` are zero.
+    """
     cdef EncodeArgs a
     a.x = &x[0, 0]
     a.importance = NULL

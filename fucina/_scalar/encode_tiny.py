@@ -146,9 +146,9 @@ ENCODERS = {
 
 
 def encode_rows_into_unchecked(number, x, imatrix, out, finite):
-    """Rows x [m, k] to blocks; rows that are not ``finite`` are zero.
+    """Rows x [m, k] to blocks; ``imatrix`` [k] or None weighs the errors of the formats with sixteen levels.
 
-    ``imatrix`` [k] or None weighs the errors of the formats with sixteen levels.
+    Rows that are not ``finite`` are zero.
     """
     encoder, block = ENCODERS[number]
     x = _pack.only_finite(np.asarray(x), finite)

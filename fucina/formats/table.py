@@ -85,7 +85,7 @@ class Format:
         The scale takes 32 bytes, of which the first four are used, as the files of its origin have it.
         """
         rows = self.row_bytes(shape[-1] if shape else 1) * math.prod(shape[:-1])
-        return rows + 32 if self.tensor_scale else rows
+        return rows + 32 if self.tensor_scale and rows else rows
 
 
 def _block(name, ggml_id, block, nbytes, activation, half_at, number, group, **more) -> Format:

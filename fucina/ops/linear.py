@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from fucina.formats import PackedQTensor, QTensor, lattices
+from fucina.formats import LAYOUTS, PackedQTensor, QTensor, lattices, pair
 from fucina.runtime import tuning
 from fucina.runtime.isa import kernel
 from fucina.runtime.threads import enter, leave
@@ -17,8 +17,8 @@ from .matmul import F32, PackedWeight, multiply, whole_strides
 
 GATE = tuning.value("FUCINA_GATE_MATMUL")
 
-# Which activation a weight format meets: the one place that pairs them.
-ACTIVATIONS = {"q8_0": 0, "q8_1": 1, "q8_k": 2}
+# The activations that products make on the fly, by the numbers of their kernels; ``pair`` says which weights meet which.
+ACTIVATIONS = {name: LAYOUTS[name].number for name in ("q8_0", "q8_1", "q8_k")}
 DENSE = {"float32": 0, "float16": 1, "bfloat16": 2}
 
 
@@ -100,7 +100,7 @@ def _quantized(x, w, bias, y, nth):
     spec = w.spec
     packed = isinstance(w, PackedQTensor)
     kernels = kernel("linear_quant")
-    kind = ACTIVATIONS[spec.activation]
+    kind = pair(spec).number
     space = scratch(kernels.scratch_bytes(spec.code, kind, x.shape[0], x.shape[1], spec.row_bytes(x.shape[1]), nth))
     kernels.linear_quant_into_unchecked(
         spec.code, kind, spec.nbytes, spec.half_at, packed, *weight_args(w), x, bias, y, space, nth
