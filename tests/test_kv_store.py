@@ -26,7 +26,7 @@ def test_floats_equal_numpy(variant, n, code, dtype):
         expected = x.astype(dtype)
     for nth in (1, 2, 3):
         out = np.zeros((len(x), n), dtype)
-        variant.kernel("kv_store").kv_store_into_unchecked(code, x, out.view(np.uint8), nth)
+        variant.kernel("kv_store").kv_store_into_unchecked(code, x[:, None], out.view(np.uint8)[:, None], nth)
         np.testing.assert_array_equal(out, expected)
 
 
@@ -35,12 +35,27 @@ def test_q8_0_equals_specification_and_encoder(variant, n):
     x = np.random.default_rng(n).standard_normal((5, n)).astype(np.float32)
     x[1, :32], x[2, 3] = 0, 1e4
     expected = np.zeros((5, n // 32 * 34), np.uint8)
-    specification.kv_store_into_unchecked(2, x, expected)
+    specification.kv_store_into_unchecked(2, x[:, None], expected[:, None])
     for nth in (1, 2, 3):
         out = np.zeros_like(expected)
-        variant.kernel("kv_store").kv_store_into_unchecked(2, x, out, nth)
+        variant.kernel("kv_store").kv_store_into_unchecked(2, x[:, None], out[:, None], nth)
         assert (out == expected).all()
     assert (ops.quantize(x, "q8_0").data == expected).all()
+
+
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_heads_and_positions_at_any_distance(variant, code):
+    heads, n = 3, 64
+    width = (4 * n, 2 * n, 68)[code]
+    x = rows(heads * n).reshape(5, heads, n)
+    expected = np.zeros((5, heads, width), np.uint8)
+    specification.kv_store_into_unchecked(code, x, expected)
+    memory = np.zeros((heads, 9, width + 8), np.uint8)
+    for nth in (1, 3):
+        memory[...] = 7
+        variant.kernel("kv_store").kv_store_into_unchecked(code, x, memory.transpose(1, 0, 2)[2:7, :, :width], nth)
+        assert (memory.transpose(1, 0, 2)[2:7, :, :width] == expected).all()
+        assert (memory[:, :2] == 7).all() and (memory[:, 7:] == 7).all() and (memory[..., width:] == 7).all()
 
 
 def test_arguments():
@@ -54,7 +69,7 @@ def test_arguments():
         ops.kv_store(x[..., :31], np.zeros((5, 1, 34), np.uint8))
     with pytest.raises(TypeError, match="float32, float16 or uint8"):
         ops.kv_store(x, np.zeros(x.shape))
-    with pytest.raises(ValueError, match="C-contiguous"):
+    with pytest.raises(ValueError, match="contiguous along its last axis"):
         ops.kv_store(x, np.zeros((5, 1, 64), np.float32)[..., ::2])
 
 
@@ -68,6 +83,6 @@ def test_halves_round_to_nearest_even(variant):
         expected = x.astype(np.float16)
     for shape in ((1, len(x)), (len(x), 1)):
         out, check = guarded(shape, np.float16)
-        variant.kernel("kv_store").kv_store_into_unchecked(1, x.reshape(shape), out.view(np.uint8), 1)
+        variant.kernel("kv_store").kv_store_into_unchecked(1, x.reshape(shape)[:, None], out.view(np.uint8)[:, None], 1)
         check()
         same(out.reshape(-1), expected)

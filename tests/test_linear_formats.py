@@ -175,14 +175,14 @@ def test_programs(name, packed, m):
     k = 4 * size_of(name)
     w, bias, x = random_weights(name, 29, k), normal(29), normal(m, k)
     w = w.pack() if packed else w
-    program = Program()
-    a, out = Activations(program.buffer(m, k)), program.buffer(m, 29)
+    program = Program(m)
+    a, out = Activations(program.buffer(k)), program.buffer(29)
     program.quantize(a, [w])
     program.barrier()
     program.linear(a, w, bias, out)
     for seed in (0, 1):
         a.x[...] = normal(m, k, seed=seed)
-        program.run()
+        program.run(m)
         same(out.copy(), ops.linear(normal(m, k, seed=seed), w, bias))
     assert not np.array_equal(out, ops.linear(x, w, bias))
 

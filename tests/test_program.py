@@ -9,7 +9,7 @@ import pytest
 from references import F, normal, random_blocks, same
 
 from fucina import ops
-from fucina.ops.program import Activations, Program
+from fucina.ops.program import Activations, Batch, Program
 
 HEADS, KV_HEADS, D, WIDE = 8, 2, 32, 512
 N = HEADS * D
@@ -19,51 +19,53 @@ ANGLES = ops.rope_tables(np.arange(MOST), D // 2)
 
 
 class Layer:
-    """One layer of a language model, by operations and as a program over the same weights."""
+    """One layer of a language model, by operations and as a program over the same weights, for up to ``rows`` rows."""
 
-    def __init__(self, cache: str, packed: bool, window: int = 0):
-        self.cache, self.window = cache, window
+    def __init__(self, cache: str, packed: bool, window: int = 0, rows: int = 1):
+        self.cache, self.window, self.rows = cache, window, rows
         kv = KV_HEADS * D
         make = lambda name, n, k, seed: (lambda w: w.pack() if packed else w)(random_blocks(name, n, k, seed=seed))
         self.q, self.k, self.v = make("q4_k", N, N, 1), make("q6_k", kv, N, 2), make("q4_0", kv, N, 3)
         self.o, self.gate = make("q8_0", N, N, 4), make("q5_k", WIDE, N, 5)
         self.up, self.down = make("q4_1", WIDE, N, 6), make("q5_1", N, WIDE, 7)
-        self.norm, self.bias = normal(N, seed=8), normal(WIDE, seed=9)
+        self.norm, self.head_norm, self.bias = normal(N, seed=8), normal(D, seed=10), normal(WIDE, seed=9)
         self.record()
 
     def record(self):
         code, size = CELLS[self.cache]
-        self.row_bytes = int(KV_HEADS * D * size)
-        self.memory = np.zeros((2, MOST, self.row_bytes), np.uint8)
-        self.places = np.array([half.__array_interface__["data"][0] for half in self.memory], np.int64)
-        self.length = np.zeros(1, np.int64)
-        p = self.program = Program()
-        self.x, self.cos, self.sin = p.buffer(1, N), p.buffer(1, D // 2), p.buffer(1, D // 2)
-        h, y, hidden = Activations(p.buffer(1, N)), Activations(p.buffer(1, N)), Activations(p.buffer(1, WIDE))
-        q, k, v = p.buffer(1, N), p.buffer(1, KV_HEADS * D), p.buffer(1, KV_HEADS * D)
-        gate, branch = p.buffer(1, WIDE), p.buffer(1, N)
-        with p.serial():
+        cell = int(D * size)
+        # Two sequences, each with a cache for keys and one for values.
+        self.memory = np.zeros((2, 2, KV_HEADS, MOST, cell), np.uint8)
+        self.places = [[half.__array_interface__["data"][0] for half in both] + [MOST * cell] for both in self.memory]
+        batch = self.batch = Batch(1, 2)
+        p = self.program = Program(self.rows)
+        self.x, self.cos, self.sin = p.buffer(N), p.buffer(D // 2), p.buffer(D // 2)
+        h, y, hidden = Activations(p.buffer(N)), Activations(p.buffer(N)), Activations(p.buffer(WIDE))
+        q, k, v = p.buffer(N), p.buffer(KV_HEADS * D), p.buffer(KV_HEADS * D)
+        gate, branch = p.buffer(WIDE), p.buffer(N)
+        with p.chain():
             p.rms_norm(self.x, self.norm, 1e-5, h.x)
             p.quantize(h, (self.q, self.k, self.v))
         p.barrier()
         for w, out in ((self.q, q), (self.k, k), (self.v, v)):
             p.linear(h, w, None, out)
         p.barrier()
-        split = lambda a: a.reshape(1, -1, D)
-        p.rope(split(q), self.cos, self.sin, False, split(q))
-        with p.serial():
+        split = lambda a: a.reshape(self.rows, -1, D)
+        with p.chain():
+            p.rms_norm(split(q), self.head_norm, 1e-5, split(q))
+            p.rope(split(q), self.cos, self.sin, False, split(q))
+        with p.chain():
             p.rope(split(k), self.cos, self.sin, False, split(k))
-            p.store(code, k, self.row_bytes, self.places[:1], self.length)
-            p.store(code, v, self.row_bytes, self.places[1:], self.length)
+            p.store(code, split(k), cell, False, batch, 0)
+            p.store(code, split(v), cell, True, batch, 0)
         p.barrier()
-        cells = np.empty((1, KV_HEADS, self.row_bytes // KV_HEADS), np.uint8)
-        p.attention(code, split(q), cells, cells, 0.2, self.window, split(y.x), self.places, self.length, MOST)
+        p.attention(code, split(q), KV_HEADS, cell, 0.2, self.window, split(y.x), batch, 0, MOST)
         p.barrier()
         p.quantize(y, (self.o,))
         p.barrier()
         p.linear(y, self.o, None, branch)
         p.barrier()
-        with p.serial():
+        with p.chain():
             p.add(self.x, branch, self.x)
             p.rms_norm(self.x, None, 1e-5, h.x)
             p.quantize(h, (self.gate, self.up))
@@ -79,22 +81,34 @@ class Layer:
         p.barrier()
         p.add(self.x, branch, self.x)
 
-    def replayed(self, tokens: np.ndarray) -> np.ndarray:
-        """The outputs for tokens [n, N], one after the other, by the program."""
-        results = []
-        for i, token in enumerate(tokens):
-            self.x[0], self.cos[0], self.sin[0] = token, ANGLES[0][i], ANGLES[1][i]
-            self.length[0] = i + 1
-            self.program.run()
-            results.append(self.x[0].copy())
-        return np.array(results)
+    def run(self, pieces) -> list[np.ndarray]:
+        """One run; ``pieces``: (sequence, position, tokens) of each sequence that takes part."""
+        self.x[...] = np.nan
+        first, spans = 0, []
+        for _, at, tokens in pieces:
+            rows = slice(first, first + len(tokens))
+            self.x[rows] = tokens
+            self.cos[rows], self.sin[rows] = (table[at : at + len(tokens)] for table in ANGLES)
+            spans.append((first, len(tokens), at + len(tokens)))
+            first += len(tokens)
+        self.batch.fill(spans, [self.places[sequence] for sequence, _, _ in pieces])
+        self.program.run(first)
+        return [self.x[start : start + count].copy() for start, count, _ in spans]
+
+    def replayed(self, tokens: np.ndarray, sizes=()) -> np.ndarray:
+        """The outputs for tokens [n, N] by the program, in pieces of ``sizes`` and then one after the other."""
+        at, results = 0, []
+        for size in [*sizes, *[1] * (len(tokens) - sum(sizes))]:
+            results += self.run([(0, at, tokens[at : at + size])])
+            at += size
+        return np.concatenate(results)
 
     def called(self, tokens: np.ndarray) -> np.ndarray:
         """The outputs for tokens [n, N], all at once, by the operations."""
         n = len(tokens)
         h = ops.rms_norm(tokens, self.norm, 1e-5)
         q, k, v = (ops.linear(h, w).reshape(n, -1, D) for w in (self.q, self.k, self.v))
-        q, k = ops.rope(q, range(n)), ops.rope(k, range(n))
+        q, k = ops.rope(ops.rms_norm(q, self.head_norm, 1e-5), range(n)), ops.rope(k, range(n))
         k, v = (ops.quantize(c, "q8_0") if self.cache == "q8_0" else c.astype(self.cache) for c in (k, v))
         y = ops.attention(q, k, v, scale=0.2, window=self.window).reshape(n, N)
         x = ops.add(tokens, ops.linear(y, self.o))
@@ -107,14 +121,31 @@ class Layer:
 @pytest.mark.parametrize("packed", [False, True], ids=["raw", "packed"])
 @pytest.mark.parametrize(("count", "window"), [(1, 0), (2, 0), (3, 5), (5, 0)])
 def test_a_program_has_the_bits_of_its_operations(cache, packed, count, window, threads):
-    """Token by token against all at once: programs, batches and threads make no difference."""
+    """Token by token or in pieces against all at once: programs, batches and threads make no difference."""
     threads(count)
-    layer = Layer(cache, packed, window)
+    layer = Layer(cache, packed, window, rows=MOST)
     tokens = normal(MOST, N)
     expected = layer.called(tokens)
-    same(layer.replayed(tokens), expected)
+    for sizes in ((), (MOST,), (1, 2, 3, 17), (7, 7, 7)):
+        same(layer.replayed(tokens, sizes), expected, str(sizes))
+    same(Layer(cache, packed, window).replayed(tokens), expected, "made for one row")
     threads(1)
-    same(layer.replayed(tokens), expected, "recorded for more threads than there are now")
+    same(layer.replayed(tokens, (5,)), expected, "recorded for more threads than there are now")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_sequences_of_a_batch_do_not_meet(count, threads):
+    threads(count)
+    layer = Layer("float16", True, rows=20)
+    one, two = normal(MOST, N, seed=1), normal(MOST, N, seed=2)
+    first, second = layer.called(one), layer.called(two)
+    got = layer.run([(0, 0, one[:3]), (1, 0, two[:17])])
+    same(got[0], first[:3])
+    same(got[1], second[:17])
+    got = layer.run([(1, 17, two[17:18]), (0, 3, one[3:10])])
+    same(got[0], second[17:18])
+    same(got[1], first[3:10])
+    same(layer.run([(0, 10, one[10:])])[0], first[10:])
 
 
 def test_many_runs(threads):
@@ -151,39 +182,44 @@ def test_programs_of_several_python_threads(threads):
 
 def test_a_program_can_grow_after_a_run(threads):
     threads(2)
-    p = Program()
-    x, y = p.buffer(4, 64), p.buffer(4, 64)
+    p = Program(4)
+    x, y = p.buffer(64), p.buffer(64)
     x[...], y[...] = 1, 2
     p.add(x, y, y)
-    p.run()
+    p.run(4)
     assert (y == 3).all()
     p.barrier()
     p.gated("silu", y, x, x)
-    p.run()
-    assert (y == 4).all()
-    same(x, F(4) * ops.silu(np.ones((4, 64), F)))
+    p.run(3)
+    assert (y[:3] == 4).all() and (y[3] == 3).all() and (x[3] == 1).all()
+    same(x[:3], F(4) * ops.silu(np.ones((3, 64), F)))
+    for rows in (0, 5):
+        with pytest.raises(ValueError, match="for 1 to 4 rows"):
+            p.run(rows)
 
 
 def test_wrong_steps_are_refused():
-    p = Program()
-    a = Activations(p.buffer(1, 64))
+    p, more = Program(), Program(2)
+    a = Activations(p.buffer(64))
     w = random_blocks("q4_0", 8, 64)
-    for x, weight, out in ((p.buffer(1, 4), normal(5), p.buffer(1, 4)), (p.buffer(1, 4), None, p.buffer(2, 4))):
+    for x, weight, out in ((p.buffer(4), normal(5), p.buffer(4)), (p.buffer(4), None, more.buffer(4))):
         with pytest.raises(ValueError, match="shapes do not fit"):
             p.rms_norm(x, weight, 1e-5, out)
-    for wrong, out in ((random_blocks("q4_0", 8, 32), p.buffer(1, 8)), (w, p.buffer(1, 7)), (w, p.buffer(2, 8))):
+    for wrong, out in ((random_blocks("q4_0", 8, 32), p.buffer(8)), (w, p.buffer(7)), (w, more.buffer(8))):
         with pytest.raises(ValueError, match="shapes do not fit"):
             p.linear(a, wrong, None, out)
     with pytest.raises(ValueError, match="shapes do not fit"):
-        p.linear(a, w, normal(7), p.buffer(1, 8))
+        p.linear(a, w, normal(7), p.buffer(8))
     with pytest.raises(ValueError, match="contiguous quantized weights"):
-        p.linear(a, w[::2], None, p.buffer(1, 4))
+        p.linear(a, w[::2], None, p.buffer(4))
     with pytest.raises(ValueError, match="whole number of blocks of 256"):
         p.quantize(a, (random_blocks("q4_k", 8, 256),))
     with pytest.raises(ValueError, match="shapes do not fit"):
-        p.add(p.buffer(1, 4), p.buffer(1, 5), p.buffer(1, 4))
+        p.add(p.buffer(4), p.buffer(5), p.buffer(4))
     with pytest.raises(ValueError, match="shapes do not fit"):
-        p.rope(p.buffer(1, 2, 8), p.buffer(1, 4), p.buffer(1, 3), False, p.buffer(1, 2, 8))
+        p.rope(p.buffer(2, 8), p.buffer(4), p.buffer(3), False, p.buffer(2, 8))
+    with p.chain(), pytest.raises(ValueError, match="work on rows"):
+        p.linear(a, w, None, p.buffer(8))
 
 
 def test_the_scalar_backend_has_no_programs(run_isolated):

@@ -19,11 +19,17 @@ into the same cache set when k is a power of two.
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int8_t, int16_t, int32_t
 
-from simd cimport (
-    f8, f8_abs, f8_hmax, f8_isfinite_all, f8_load, f8_max, f8_mul, f8_round_away_i8, f8_round_even_i8, f8_set1, f8_zero,
-    fu_f16_f32, fu_f32_f16,
-)
+from simd cimport f8, f8_abs, f8_isfinite_all, f8_load, f8_max, f8_mul, f8_set1, f8_zero, w8, w8_store, w8_zero
 from team cimport share_start
+
+cdef extern from "act.h" nogil:
+    w8 fu_round_away(f8 x)
+    w8 fu_round_even(f8 x)
+    w8 fu_narrow(w8 a, w8 b, w8 c, w8 d)
+    void fu_sums16(w8 q, int32_t* first, int32_t* last)
+    float fu_largest(f8 v)
+    int fu_first_equal(f8 v, float x)
+    float fu_through_f16(float x)
 
 cdef enum:
     Q8_0 = 0
@@ -51,59 +57,69 @@ cdef inline Py_ssize_t act_aux(int kind) noexcept nogil:
 
 cdef inline int amax_of(const float* x, int n, float* amax) noexcept nogil:
     """max|x| of n elements (a multiple of 32); returns whether all are finite."""
-    cdef f8 m0 = f8_zero(), v
+    cdef f8 m = f8_zero(), v
     cdef int i, finite = 1
     for i in range(0, n, 8):
         v = f8_abs(f8_load(x + i))
         finite &= f8_isfinite_all(v)
-        m0 = f8_max(m0, v)
-    amax[0] = f8_hmax(m0)
+        m = f8_max(m, v)
+    amax[0] = fu_largest(m)
     return finite
 
 
 cdef inline void block32(const float* x, int8_t* q, float* d, char* aux, int kind) noexcept nogil:
     cdef float amax, scale, inv
-    cdef int i, total = 0
+    cdef int32_t first, last
+    cdef w8 v = w8_zero()
+    cdef w8 t[4]
+    cdef int i
     cdef int finite = amax_of(x, 32, &amax)
     scale = amax / <float>127.0
     inv = <float>1.0 / scale if scale > 0 else <float>0.0
     if not finite or inv == INFINITY:
-        inv = 0
         scale = <float>NAN if not finite else <float>0.0
-    for i in range(0, 32, 8):
-        f8_round_away_i8(q + i, f8_mul(f8_load(x + i), f8_set1(inv)), finite)
-    for i in range(32):
-        total += q[i]
-    d[0] = fu_f16_f32(fu_f32_f16(scale))
-    if kind == Q8_1:
-        (<float*> aux)[0] = fu_f16_f32(fu_f32_f16(scale * <float> total))
     else:
-        (<int32_t*> aux)[0] = total
+        for i in range(4):
+            t[i] = fu_round_away(f8_mul(f8_load(x + 8 * i), f8_set1(inv)))
+        v = fu_narrow(t[0], t[1], t[2], t[3])
+    w8_store(q, v)
+    fu_sums16(v, &first, &last)
+    d[0] = fu_through_f16(scale)
+    if kind == Q8_1:
+        (<float*> aux)[0] = fu_through_f16(scale * <float> (first + last))
+    else:
+        (<int32_t*> aux)[0] = first + last
 
 
 cdef inline void block256(const float* x, int8_t* q, float* d, char* aux) noexcept nogil:
-    cdef float amax, c = 0, first = 0
-    cdef int i, j, s
+    cdef float amax, c = 0
+    cdef int32_t first, last
+    cdef w8 v
+    cdef w8 t[4]
+    cdef int i, j, lane
     cdef int16_t* sums = <int16_t*> aux
     cdef int finite = amax_of(x, 256, &amax)
     if finite and amax > 0:
-        for i in range(256):
-            if x[i] == amax or x[i] == -amax:
-                first = x[i]
-                break
-        c = <float>-127.0 / first
+        i = 0
+        lane = 8
+        while lane == 8:
+            lane = fu_first_equal(f8_abs(f8_load(x + i)), amax)
+            i += 8
+        c = <float>-127.0 / x[i - 8 + lane]
         if c == INFINITY or c == -INFINITY:
             c = 0
     d[0] = <float>NAN if not finite else (<float>1.0 / c if c != 0 else <float>0.0)
-    for i in range(0, 256, 8):
-        f8_round_even_i8(q + i, f8_mul(f8_load(x + i), f8_set1(c)), finite)
-    for j in range(16):
-        s = 0
-        for i in range(16):
-            s += q[16 * j + i]
-        sums[j] = <int16_t> s
     for j in range(8):
-        sums[16 + j] = sums[2 * j] + sums[2 * j + 1]
+        v = w8_zero()
+        if finite:
+            for i in range(4):
+                t[i] = fu_round_even(f8_mul(f8_load(x + 32 * j + 8 * i), f8_set1(c)))
+            v = fu_narrow(t[0], t[1], t[2], t[3])
+        w8_store(q + 32 * j, v)
+        fu_sums16(v, &first, &last)
+        sums[2 * j] = <int16_t> first
+        sums[2 * j + 1] = <int16_t> last
+        sums[16 + j] = <int16_t> (first + last)
 
 
 cdef inline void quantize_act(const ActArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:

@@ -32,4 +32,4 @@ def quantize_act_step(int kind, const float[:, ::1] x, Py_ssize_t tile, signed c
                       unsigned char[::1] aux):
     """The same as a step of a program."""
     cdef ActArgs a = filled(kind, x, tile, qs, d, aux)
-    return step_of(<core_t> quantize_act, &a, sizeof(a))
+    return step_of(<core_t> quantize_act, &a, sizeof(a), &a.m)

@@ -11,22 +11,33 @@ A task is a tile of queries times some heads that share a key-value head; its ro
 widened and transposed 16 at a time into a panel [d][16] and multiplied with the 6 x 16 tile, so a key is converted once
 for all rows; scores stay in scratch [rows][keys]. Values are widened in panels [keys][16 features], 128 keys (8 KiB) at
 a time. Rows of a tile share the keys that all of them see; ragged ends are done row by row.
+
+One query, as in generation, with up to four heads of a group: keys and values are used as they are loaded, once for all
+these heads. f16 keys become lanes on the way (``dense_stream.pxd``), values need no turning.
 """
 
 from libc.math cimport INFINITY
 from libc.stdint cimport uint16_t
+from libc.string cimport memcpy, memset
 
 from blocks cimport Q8_0
+from dense_stream cimport Row1, Row2, Row3, Row4, Rows, stream
 from micro cimport R1, rows_by_16, tile16
 from simd cimport (
-    f8, f8_add, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose, f8_zero,
+    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose, f8_zero,
     fu_f16_f32,
 )
+from span cimport Batch, Place, Span
 from team cimport core_t, run_team, step_of
 from vmath cimport f8_exp, load_part, store_part
 
+cdef extern from "act.h" nogil:
+    f8 f8_load_i8(const signed char* p)
+    float fu_half_f32(uint16_t h)
+
 cdef enum:
     KEYS = 128      # keys per value panel
+    FEW = 4         # heads of one query that use keys and values as they are loaded
 
 ctypedef fused Cell:
     float
@@ -46,25 +57,18 @@ cdef struct Args:
     Py_ssize_t tile, part                           # queries and heads of a task
     float scale
     int causal
-    # In a program the cache moves and grows between runs: its address and length are read when the step runs.
-    const char* const* caches       # where k and v are now, or NULL
-    const Py_ssize_t* length        # how many keys there are now
+    Py_ssize_t single                               # heads of a task when a sequence has one query
+    Batch batch                                     # in a program: sequences and caches as they are at that run
 
 
 cdef inline f8 load8(const Cell* p, Py_ssize_t i) noexcept nogil:
     """Elements i .. i + 7 of a head; a q8_0 block holds 32."""
-    cdef float lane[8]
-    cdef int j
-    cdef float d
     if Cell is float:
         return f8_load(p + i)
     elif Cell is uint16_t:
         return f8_load_f16(p + i)
     else:
-        d = fu_f16_f32(p[i >> 5].d)
-        for j in range(8):
-            lane[j] = d * <float> p[i >> 5].qs[(i & 31) + j]
-        return f8_load(lane)
+        return f8_mul(f8_set1(fu_half_f32(p[i >> 5].d)), f8_load_i8(p[i >> 5].qs + (i & 31)))
 
 
 cdef inline float load1(const Cell* p, Py_ssize_t i) noexcept nogil:
@@ -109,6 +113,74 @@ cdef void pack_values(const Cell* tag, const char* v, Py_ssize_t stride, Py_ssiz
         else:
             for i in range(16):
                 panel[16 * j + i] = load1(p, e + i) if e + i < d else 0
+
+
+cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py_ssize_t stride, Py_ssize_t count,
+                            const float* p, Py_ssize_t ldp, Py_ssize_t d, float* y, Py_ssize_t ldy) noexcept nogil:
+    """y [rows, d] += p [rows, count] times ``count`` values; d is a multiple of 32."""
+    cdef f8 s[12]
+    cdef f8 x[4]
+    cdef f8 w
+    cdef int n, i
+    cdef int vectors = 4 if sizeof(Rows) <= 3 else 2
+    cdef Py_ssize_t e = 0, j
+    while e < d:
+        for n in range(<int> sizeof(Rows)):
+            for i in range(vectors):
+                s[vectors * n + i] = f8_load(y + n * ldy + e + 8 * i)
+        for j in range(count):
+            for n in range(<int> sizeof(Rows)):
+                x[n] = f8_set1(p[n * ldp + j])
+            for i in range(vectors):
+                w = load8(<const Cell*> (v + j * stride), e + 8 * i)
+                for n in range(<int> sizeof(Rows)):
+                    s[vectors * n + i] = f8_fma(x[n], w, s[vectors * n + i])
+        for n in range(<int> sizeof(Rows)):
+            for i in range(vectors):
+                f8_store(y + n * ldy + e + 8 * i, s[vectors * n + i])
+        e += 8 * vectors
+
+
+cdef inline Py_ssize_t few_keys(const Rows* rows, const Cell* tag, const char* k, Py_ssize_t stride, Py_ssize_t count,
+                                const float* q, Py_ssize_t d, float* s, Py_ssize_t width) noexcept nogil:
+    """s [rows, keys] = q [rows, d] times as many keys as make whole panels of 16; returns how many."""
+    cdef char c[256]
+    cdef Py_ssize_t j = 0
+    cdef int n
+    if Cell is not Q8_0:
+        while j + 16 <= count:
+            memset(c, 0, 64 * sizeof(Rows))
+            stream(rows, <const Cell*> (k + j * stride), stride, d, <const char*> q, 4 * d, c)
+            for n in range(<int> sizeof(Rows)):
+                memcpy(s + n * width + j, c + 64 * n, 64)
+            j += 16
+    return j
+
+
+cdef inline void few_rows(const Rows* rows, const Cell* tag, const Args* a, const char* k, const char* v, const float* q,
+                          Py_ssize_t lo, Py_ssize_t hi, float* panel, float* y, float* s, float* out) noexcept nogil:
+    """One query with sizeof(Rows) heads over the keys lo .. hi - 1; ``q``, ``y`` and ``out`` are [heads, d]."""
+    cdef Py_ssize_t width = (hi - lo + 15) // 16 * 16
+    cdef Py_ssize_t j, n, e, count
+    cdef float[4] total
+    k += lo * a.k_row
+    v += lo * a.v_row
+    j = few_keys(rows, tag, k, a.k_row, hi - lo, q, a.d, s, width)
+    while j < hi - lo:
+        pack_keys(tag, k + j * a.k_row, a.k_row, <int> min(<Py_ssize_t> 16, hi - lo - j), a.d, panel)
+        rows_by_16(<int> sizeof(Rows), q, a.d, panel, a.d, s + j, width, True)
+        j += 16
+    for n in range(<Py_ssize_t> sizeof(Rows)):
+        total[n] = soften(s + n * width, hi - lo, a.scale, NULL)
+    memset(y, 0, sizeof(Rows) * a.d * sizeof(float))
+    j = 0
+    while j < hi - lo:
+        count = min(<Py_ssize_t> KEYS, hi - lo - j)
+        few_values(rows, tag, v + j * a.v_row, a.v_row, count, s + j, width, a.d, y, a.d)
+        j += count
+    for n in range(<Py_ssize_t> sizeof(Rows)):
+        for e in range(a.d):
+            out[n * a.d + e] = y[n * a.d + e] / total[n]
 
 
 cdef float soften(float* t, Py_ssize_t n, float scale, const float* bias) noexcept nogil:
@@ -158,6 +230,18 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     cdef Py_ssize_t rlo, rhi
     cdef float total
     cdef float* row
+    if nq == 1 and nheads <= FEW and a.d % 32 == 0 and a.bias == NULL:
+        row = <float*> a.q + (query * a.heads + head) * a.d
+        hi = first + 1 if a.causal else a.kv_seq
+        if nheads == 1:
+            few_rows(<const Row1*> NULL, tag, a, k, v, row, lo, hi, panel, y, s, a.out + (row - a.q))
+        elif nheads == 2:
+            few_rows(<const Row2*> NULL, tag, a, k, v, row, lo, hi, panel, y, s, a.out + (row - a.q))
+        elif nheads == 3:
+            few_rows(<const Row3*> NULL, tag, a, k, v, row, lo, hi, panel, y, s, a.out + (row - a.q))
+        else:
+            few_rows(<const Row4*> NULL, tag, a, k, v, row, lo, hi, panel, y, s, a.out + (row - a.q))
+        return
     for r in range(rows):
         for e in range(a.d):
             qrows[r * a.d + e] = a.q[((query + r // nheads) * a.heads + head + r % nheads) * a.d + e]
@@ -220,25 +304,35 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
 
 cdef void attention(const Cell* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Every nth-th task. The pointer's type only selects the cache type; it points to ``Args``."""
-    cdef Args now = (<const Args*> args)[0]
+    cdef const Args* all = <const Args*> args
+    cdef Args now = all[0]
     cdef const Args* a = &now
-    if now.caches != NULL:
-        now.k = now.caches[0]
-        now.v = now.caches[1]
-        now.kv_seq = now.length[0]
-    cdef Py_ssize_t group = a.heads // a.kv_heads
-    cdef Py_ssize_t parts = (group + a.part - 1) // a.part
-    cdef Py_ssize_t tiles = (a.seq + a.tile - 1) // a.tile
-    cdef Py_ssize_t t, g, h, q
+    cdef Py_ssize_t group = all.heads // all.kv_heads
+    cdef Py_ssize_t sequences = 1 if all.batch.count == NULL else all.batch.count[0]
+    cdef Py_ssize_t parts, tiles, s, g, h, q
     # Late queries see more keys: interleaving evens the shares out.
-    t = ith
-    while t < tiles * a.kv_heads * parts:
-        q = t // (a.kv_heads * parts) * a.tile
-        g = t // parts % a.kv_heads
-        h = t % parts * a.part
-        task(args, a, g, g * group + h, min(a.part, group - h), q, min(a.tile, a.seq - q),
-             a.scratch + ith * a.scratch_stride)
-        t += nth
+    cdef Py_ssize_t t = ith
+    for s in range(sequences):
+        if all.batch.count != NULL:
+            now.q = all.q + all.batch.spans[s].first * all.heads * all.d
+            now.out = all.out + all.batch.spans[s].first * all.heads * all.d
+            now.k = all.batch.places[s].k
+            now.v = all.batch.places[s].v
+            now.k_head = now.v_head = all.batch.places[s].head
+            now.seq = all.batch.spans[s].rows
+            now.kv_seq = all.batch.spans[s].length
+            now.part = all.single if now.seq == 1 else all.part
+            now.tile = min(all.tile, now.seq)
+        parts = (group + a.part - 1) // a.part
+        tiles = (a.seq + a.tile - 1) // a.tile
+        while t < tiles * a.kv_heads * parts:
+            q = t // (a.kv_heads * parts) * a.tile
+            g = t // parts % a.kv_heads
+            h = t % parts * a.part
+            task(args, a, g, g * group + h, min(a.part, group - h), q, min(a.tile, a.seq - q),
+                 a.scratch + ith * a.scratch_stride)
+            t += nth
+        t -= tiles * a.kv_heads * parts
 
 
 cdef core_t core_of(int code) noexcept nogil:
@@ -282,8 +376,8 @@ cdef Args filled(const float[:, :, ::1] q, const unsigned char[:, :, :] k, const
     a.part = part
     a.scale = scale
     a.causal = causal
-    a.caches = NULL
-    a.length = NULL
+    a.single = part
+    a.batch = Batch(NULL, NULL, NULL)
     return a
 
 
@@ -301,15 +395,17 @@ def attention_into_unchecked(int code, const float[:, :, ::1] q, const unsigned 
         run_team(core_of(code), &a, scratch.shape[0], nth)
 
 
-def attention_step(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] k, const unsigned char[:, :, :] v,
-                   float scale, Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t part, float[:, ::1] scratch,
-                   const long long[::1] caches, const long long[::1] length):
-    """Causal attention as a step of a program.
+def attention_step(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] cells, float scale,
+                   Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t tile, Py_ssize_t part, Py_ssize_t single,
+                   float[:, ::1] scratch, const long long[:, ::1] spans, const long long[:, ::1] places,
+                   const long long[::1] count):
+    """Causal attention of the sequences of a batch (``span.pxd``) as a step of a program.
 
-    ``k`` and ``v`` tell the strides of a cache; ``caches`` [2] holds the addresses and ``length`` [1] the number of keys
-    at the time of each run. ``scratch`` has a row for each share.
+    ``cells`` [1, kv_heads, bytes] tells the size of a cell. Tasks have ``tile`` queries times ``part`` heads, or ``single`` heads when a
+    sequence has one query; ``scratch`` has a row for each share.
     """
-    cdef Args a = filled(q, k, v, None, scale, True, window, out, q.shape[0], part, scratch)
-    a.caches = <const char* const*> &caches[0]
-    a.length = <const Py_ssize_t*> &length[0]
-    return step_of(core_of(code), &a, sizeof(a))
+    cdef Args a = filled(q, cells, cells, None, scale, True, window, out, tile, part, scratch)
+    a.k_row = a.v_row = cells.shape[2]
+    a.single = single
+    a.batch = Batch(<const Span*> &spans[0, 0], <const Place*> &places[0, 0], <const Py_ssize_t*> &count[0])
+    return step_of(core_of(code), &a, sizeof(a), &a.seq)

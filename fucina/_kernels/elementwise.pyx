@@ -1,7 +1,7 @@
 """Element-wise operations on f32: unary, binary, gated, and scaling by a number.
 
 Computes z[i] = f(x[i]), f(x[i], y[i]) or x[i] * act(gate[i]) over contiguous memory. Work is memory bound, so the
-operation is chosen inside the loop by a branch that never changes. Shares end on multiples of 16 elements and the
+operation is chosen inside the loop by a branch that never changes. Shares end on multiples of 16 elements, or of a row, and the
 last vector is padded, so every element sees the same arithmetic whatever the number of threads. In place is allowed.
 """
 
@@ -39,6 +39,7 @@ cdef struct Args:
     const float* y
     float* z
     Py_ssize_t n
+    Py_ssize_t unit     # elements that stay together when threads share the work
     int op
     float s
 
@@ -84,9 +85,9 @@ cdef inline f8 binary(int op, f8 x, f8 y) noexcept nogil:
 
 
 cdef void elementwise(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    cdef Py_ssize_t blocks = (a.n + 15) // 16
-    cdef Py_ssize_t i = 16 * share_start(blocks, ith, nth)
-    cdef Py_ssize_t end = min(a.n, 16 * share_start(blocks, ith + 1, nth))
+    cdef Py_ssize_t units = (a.n + a.unit - 1) // a.unit
+    cdef Py_ssize_t i = a.unit * share_start(units, ith, nth)
+    cdef Py_ssize_t end = min(a.n, a.unit * share_start(units, ith + 1, nth))
     cdef f8 x
     while i < end:
         x = load_part(a.x + i, end - i, 1)
@@ -102,26 +103,26 @@ cdef void elementwise(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept no
 
 def unary_into_unchecked(int op, const float[::1] x, float[::1] out, Py_ssize_t nth):
     """``out = op(x)``; codes are in ``fucina.ops.elementwise``."""
-    cdef Args a = Args(&x[0], NULL, &out[0], x.shape[0], op, 0)
+    cdef Args a = Args(&x[0], NULL, &out[0], x.shape[0], 16, op, 0)
     with nogil:
         run_team(<core_t> elementwise, &a, 4 * nth, nth)
 
 
 def binary_into_unchecked(int op, const float[::1] x, const float[::1] y, float[::1] out, Py_ssize_t nth):
     """``out = op(x, y)``, or ``x * u(y)`` for code 100 + u."""
-    cdef Args a = Args(&x[0], &y[0], &out[0], x.shape[0], op, 0)
+    cdef Args a = Args(&x[0], &y[0], &out[0], x.shape[0], 16, op, 0)
     with nogil:
         run_team(<core_t> elementwise, &a, 4 * nth, nth)
 
 
 def scale_into_unchecked(const float[::1] x, float s, float[::1] out, Py_ssize_t nth):
     """``out = x * s``."""
-    cdef Args a = Args(&x[0], NULL, &out[0], x.shape[0], SCALE, s)
+    cdef Args a = Args(&x[0], NULL, &out[0], x.shape[0], 16, SCALE, s)
     with nogil:
         run_team(<core_t> elementwise, &a, 4 * nth, nth)
 
 
-def binary_step(int op, const float[::1] x, const float[::1] y, float[::1] out):
-    """``binary_into_unchecked`` as a step of a program."""
-    cdef Args a = Args(&x[0], &y[0], &out[0], x.shape[0], op, 0)
-    return step_of(<core_t> elementwise, &a, sizeof(a))
+def binary_step(int op, const float[:, ::1] x, const float[:, ::1] y, float[:, ::1] out):
+    """``binary_into_unchecked`` of rows as a step of a program."""
+    cdef Args a = Args(&x[0, 0], &y[0, 0], &out[0, 0], x.shape[0] * x.shape[1], x.shape[1], op, 0)
+    return step_of(<core_t> elementwise, &a, sizeof(a), &a.n)

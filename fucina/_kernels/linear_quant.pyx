@@ -18,7 +18,8 @@ neither on vector width, nor on threads, nor on how many columns share the call.
 Raw weights are interleaved into scratch one panel of 8 rows at a time (``panel.pxd``) and go through the same tile as
 packed ones. Nothing is summed across lanes: 4 bytes of activations, broadcast from memory, meet the same 4 positions of
 8 rows. The tiles of the most common formats unpack while they multiply (``tile_32.pxd``, ``tile_k.pxd``); the others
-are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). Threads get whole panels.
+are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). Threads get whole panels or
+pairs of them.
 """
 
 from libc.stdint cimport int8_t
@@ -38,17 +39,18 @@ from expand_k cimport expand_i2_s, expand_iq4_xs, expand_q2_k, expand_q3_k, expa
 from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
-from tile_32 cimport tile_32
+from tile_32 cimport pair_32, tile_32
 from tile_codes cimport (
     Eight, Four, Mins, One, Signed, SignedK, Sixteen, Tag, Ternary, Twelve, Two, tile_codes_32, tile_codes_k,
     tile_ternary,
 )
-from tile_k cimport tile_k
+from tile_k cimport pair_k, tile_k
 
 # Elements that are expanded at a time for a few columns. Short turns between reading weights and multiplying keep the
 # memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
 cdef enum:
     PIECE = 256
+    PAIRED = 4      # columns from which two panels at a time pay off
 
 
 # Formats whose tile unpacks.
@@ -62,35 +64,85 @@ ctypedef fused Direct:
     Q5_K
 
 
-cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
-    cdef const LinearArgs* a = <const LinearArgs*> args
+cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i, char* scratch) noexcept nogil:
+    """Panel ``i`` times all columns."""
     cdef f8 acc[TILE]
     cdef int size = 256 if Direct is Q4_K or Direct is Q5_K else 32
     cdef int half_at = -1 if Direct is Q4_1 or Direct is Q5_1 or Direct is Q4_K or Direct is Q5_K else 0
     cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
     cdef Py_ssize_t nb = a.k // size
-    cdef Py_ssize_t panels = (a.n + 7) // 8
-    cdef Py_ssize_t i, t
-    cdef const char* p
-    cdef char* scratch = a.scratch + ith * a.scratch_stride
-    cdef int rows, nc, c
-    for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
-        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
-        p = a.w + i * 8 * a.row_bytes
+    cdef Py_ssize_t t = 0
+    cdef const char* p = a.w + i * 8 * a.row_bytes
+    cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
+    if not a.packed:
+        interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
+        p = scratch
+    while t < a.m:
+        nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+        if Direct is Q4_K or Direct is Q5_K:
+            tile_k(tag, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+        else:
+            tile_32(tag, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+        for c in range(nc):
+            finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
+        t += TILE
+
+
+# Formats for which two panels at a time pay off.
+ctypedef fused Paired:
+    Q4_0
+    Q4_1
+    Q4_K
+
+
+cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i, char* scratch) noexcept nogil:
+    """Panels ``i`` and ``i + 1`` times all columns."""
+    cdef f8 acc[2 * TILE]
+    cdef int size = 256 if Paired is Q4_K else 32
+    cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
+    cdef Py_ssize_t nb = a.k // size
+    cdef Py_ssize_t t = 0
+    cdef const char* p[2]
+    cdef const float* bias[2]
+    cdef float* out = a.out + 8 * i
+    cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i - 8), nc, c, e
+    for e in range(2):
+        p[e] = a.w + (i + e) * 8 * a.row_bytes
+        bias[e] = NULL if a.bias == NULL else a.bias + 8 * (i + e)
         if not a.packed:
-            interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
-            p = scratch
-        t = 0
-        while t < a.m:
-            nc = <int> min(<Py_ssize_t> TILE, a.m - t)
-            if Direct is Q4_K or Direct is Q5_K:
-                tile_k(args, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
-            else:
-                tile_32(args, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
-            for c in range(nc):
-                finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
-            t += TILE
+            interleave(p[e], a.row_bytes, rows if e else 8, nb, sizeof(Paired), 0 if Paired is Q4_0 else -1,
+                       p[e] + 8 * a.row_bytes, scratch + e * up64(8 * a.row_bytes))
+            p[e] = scratch + e * up64(8 * a.row_bytes)
+    while t < a.m:
+        nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+        if Paired is Q4_K:
+            pair_k(p[0], p[1], nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+        else:
+            pair_32(tag, p[0], p[1], nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+        for c in range(nc):
+            finish(acc[2 * c], a.scale, bias[0], out, 8)
+            finish(acc[2 * c + 1], a.scale, bias[1], out + 8, rows)
+            out += a.n
+        t += TILE
+
+
+cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
+    cdef const LinearArgs* a = <const LinearArgs*> args
+    cdef char* scratch = a.scratch + ith * a.scratch_stride
+    cdef Py_ssize_t panels = (a.n + 7) // 8
+    cdef Py_ssize_t i, pairs
+    if Direct is Q4_0 or Direct is Q4_1 or Direct is Q4_K:
+        if a.m >= PAIRED:
+            pairs = (panels + 1) // 2
+            for i in range(2 * share_start(pairs, ith, nth), 2 * share_start(pairs, ith + 1, nth), 2):
+                if i + 1 < panels:
+                    two_panels(args, a, i, scratch)
+                else:
+                    one_panel(args, a, i, scratch)
+            return
+    for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
+        one_panel(args, a, i, scratch)
 
 
 cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
@@ -221,12 +273,12 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
 
 
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:
-    """Room for the panel that raw rows are interleaved to, and for its codes."""
+    """Room for the two panels that raw rows are interleaved to, or for one and its codes."""
     cdef LinearArgs a
     cdef Py_ssize_t elements
     core_of(number, &a)
     if a.unit == 0:
-        return up64(8 * row_bytes)
+        return 2 * up64(8 * row_bytes)
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
     return up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
 
@@ -308,7 +360,7 @@ def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, cons
     a.d = &d[0]
     a.aux = <const char*> &aux[0]
     a.scratch = <char*> &scratch[0]
-    return step_of(core, &a, sizeof(a))
+    return step_of(core, &a, sizeof(a), &a.m)
 
 
 cdef struct PackArgs:

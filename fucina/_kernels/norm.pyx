@@ -16,6 +16,7 @@ cdef struct Args:
     const float* weight     # or NULL
     float* out
     Py_ssize_t rows, n
+    Py_ssize_t unit         # rows that stay together when threads share the work
     float eps
 
 
@@ -25,7 +26,8 @@ cdef void rms_norm(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
     cdef float* out
     cdef f8 s0, s1, v
     cdef float scale
-    for r in range(share_start(a.rows, ith, nth), share_start(a.rows, ith + 1, nth)):
+    cdef Py_ssize_t units = a.rows // a.unit
+    for r in range(a.unit * share_start(units, ith, nth), a.unit * share_start(units, ith + 1, nth)):
         x = a.x + r * a.n
         out = a.out + r * a.n
         s0 = f8_zero()
@@ -57,6 +59,7 @@ cdef Args filled(const float[:, ::1] x, const float[::1] weight, float eps, floa
     a.out = &out[0, 0]
     a.rows = x.shape[0]
     a.n = x.shape[1]
+    a.unit = 1
     a.eps = eps
     return a
 
@@ -69,7 +72,8 @@ def rms_norm_into_unchecked(const float[:, ::1] x, const float[::1] weight, floa
         run_team(<core_t> rms_norm, &a, min(a.rows, 4 * nth), nth)
 
 
-def rms_norm_step(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out):
-    """The same as a step of a program."""
+def rms_norm_step(const float[:, ::1] x, const float[::1] weight, float eps, float[:, ::1] out, Py_ssize_t unit):
+    """The same as a step of a program; a thread gets whole units of ``unit`` rows."""
     cdef Args a = filled(x, weight, eps, out)
-    return step_of(<core_t> rms_norm, &a, sizeof(a))
+    a.unit = unit
+    return step_of(<core_t> rms_norm, &a, sizeof(a), &a.rows)

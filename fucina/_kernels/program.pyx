@@ -2,9 +2,9 @@
 
 A step is a core of some kernel, its arguments, and the number of shares it is cut into: threads draw shares from a
 counter, so a thread that was held up simply draws fewer. A step of one share is done by whichever thread draws it. At a
-barrier all threads wait; between two barriers steps must not depend on each other, unless they are chained: a chain of
-serial steps belongs to the thread that drew its first. Nothing here knows what a core computes, and a core gives the same
-values for any number of shares, so a program has the bits of its steps called one by one.
+barrier all threads wait; between two barriers steps must not depend on each other, unless they are chained: a share of a
+chain is that share of all its steps, done by the thread that drew it. Nothing here knows what a core computes, and a core
+gives the same values for any number of shares, so a program has the bits of its steps called one by one.
 """
 
 from cython.parallel cimport parallel
@@ -20,7 +20,7 @@ cdef extern from "team.h" nogil:
 
 cdef enum:
     BARRIER = 1     # wait for all threads after this step
-    CHAINED = 2     # done by the thread that did the step before, right after it
+    CHAINED = 2     # each share is done right after the same share of the step before
 
 
 cdef void replay(const int64_t* cores, const int64_t* args, const int64_t* shares, const int64_t* flags, int64_t* counters,
@@ -36,7 +36,7 @@ cdef void replay(const int64_t* cores, const int64_t* args, const int64_t* share
                 (<core_t> cores[i])(<const void*> args[i], share, shares[i])
                 j = i + 1
                 while j < count and flags[j] & CHAINED:
-                    (<core_t> cores[j])(<const void*> args[j], 0, 1)
+                    (<core_t> cores[j])(<const void*> args[j], share, shares[i])
                     j += 1
         if flags[i] & BARRIER:
             fu_barrier()

@@ -59,4 +59,4 @@ def rope_step(const float[:, :, ::1] x, const float[:, ::1] cos, const float[:, 
     """The same as a step of a program."""
     cdef Args a = Args(&x[0, 0, 0], &cos[0, 0], &sin[0, 0], &out[0, 0, 0], x.shape[0], x.shape[1], x.shape[2],
                        cos.shape[1], interleaved)
-    return step_of(<core_t> rope, &a, sizeof(a))
+    return step_of(<core_t> rope, &a, sizeof(a), &a.seq)

@@ -24,6 +24,6 @@ cdef inline Py_ssize_t share_start(Py_ssize_t total, Py_ssize_t ith, Py_ssize_t 
     return total * ith // nth
 
 
-cdef inline tuple step_of(core_t core, const void* args, Py_ssize_t size):
-    """A step of a program: the core's address and a copy of its arguments."""
-    return <Py_ssize_t> core, PyBytes_FromStringAndSize(<const char*> args, size)
+cdef inline tuple step_of(core_t core, const void* args, Py_ssize_t size, const Py_ssize_t* rows):
+    """A step of a program: the core's address, a copy of its arguments, and where among them the number of rows is."""
+    return <Py_ssize_t> core, PyBytes_FromStringAndSize(<const char*> args, size), <const char*> rows - <const char*> args

@@ -2,7 +2,8 @@
 
 A sub-block's codes are unpacked into eight registers and meet all columns; its products are added in i16 as far as they
 fit (15 * 127 * 2 * 8 = 30480, 31 * 127 * 2 * 4 = 31496) and the ``madd`` that widens them multiplies by the sub-block's
-scale. Mins come off through the activations' block sums. |sum| <= 256 * 31 * 127 * 63 fits 32 bits.
+scale. Mins come off through the activations' block sums. |sum| <= 256 * 31 * 127 * 63 fits 32 bits. With several
+columns two panels of q4_k share the loads of activations, see ``tile_32.pxd``; the fifth bits leave nothing to gain.
 """
 
 from libc.stdint cimport int8_t
@@ -10,10 +11,11 @@ from libc.stdint cimport int8_t
 from blocks cimport Q4_K, Q5_K
 from panel cimport TILE
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and, w8_bcast32,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add16, w8_add32, w8_and, w8_bcast32,
     w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shl16, w8_shr16,
     w8_zero,
 )
+from tile_32 cimport dot4_pair
 
 ctypedef fused BlockK:
     Q4_K
@@ -87,6 +89,87 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
             mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
             acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(total[c]), acc[c])
             acc[c] = f8_fma(f8_mul(dmin, f8_set1(-d[c])), f8_from_i32(mins), acc[c])
+            aux += 48
+        qs += 256 * nc
+        d += nc
+
+
+cdef inline void scales_4(const char* p, f8* dw, f8* dmin, w8* sc, w8* pair) noexcept nogil:
+    """The head of a block: both f16 scales, two words of scales of sub-blocks, four of pairs of mins."""
+    cdef w8 s0 = w8_load(p + 32), s1 = w8_load(p + 64), s2 = w8_load(p + 96)
+    cdef w8 mn[2]
+    cdef int g
+    dw[0], dmin[0] = f8_from_f16_of_words(w8_load(p), 0), f8_from_f16_of_words(w8_load(p), 1)
+    sc[0] = w8_and(s0, w8_set1_u8(63))
+    mn[0] = w8_and(s1, w8_set1_u8(63))
+    sc[1] = w8_or(w8_and(s2, w8_set1_u8(15)), w8_and(w8_shr16(s0, 2), w8_set1_u8(48)))
+    mn[1] = w8_or(w8_and(w8_shr16(s2, 4), w8_set1_u8(15)), w8_and(w8_shr16(s1, 2), w8_set1_u8(48)))
+    for g in range(4):
+        pair[g] = w8_pair_u8_i16(mn[g >> 1], g & 1)
+
+
+cdef inline f8 total_4(f8 acc, f8 dw, f8 dmin, float da, w8 total, const w8* pair, const char* sums) noexcept nogil:
+    """One more block of a column; ``sums``: its eight sums of 32 elements."""
+    cdef w8 mins = w8_add32(w8_madd(pair[0], w8_bcast32(sums)), w8_madd(pair[1], w8_bcast32(sums + 4)))
+    mins = w8_add32(mins, w8_madd(pair[2], w8_bcast32(sums + 8)))
+    mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
+    acc = f8_fma(f8_mul(dw, f8_set1(da)), f8_from_i32(total), acc)
+    return f8_fma(f8_mul(dmin, f8_set1(-da)), f8_from_i32(mins), acc)
+
+
+cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux,
+                        int nc, f8* acc) noexcept nogil:
+    """``nc`` columns times the panels ``p`` and ``r`` of q4_k; acc[2 * c] and acc[2 * c + 1]."""
+    cdef w8 w[4]
+    cdef w8 u[4]
+    cdef w8 total[2 * TILE]
+    cdef w8 part[2 * TILE]
+    cdef w8 sp[2]
+    cdef w8 sr[2]
+    cdef w8 pp[4]
+    cdef w8 pr[4]
+    cdef w8 x, y, s, t
+    cdef w8 low = w8_set1_u8(15)
+    cdef f8 dp, dr, mp, mr
+    cdef const int8_t* a
+    cdef Py_ssize_t _
+    cdef int c, j, g, half, shift
+    for c in range(2 * nc):
+        acc[c] = f8_zero()
+    for _ in range(nb):
+        scales_4(p, &dp, &mp, sp, pp)
+        scales_4(r, &dr, &mr, sr, pr)
+        p += 128
+        r += 128
+        for c in range(2 * nc):
+            total[c] = w8_zero()
+        for j in range(8):
+            shift = 4 * (j & 1)
+            s = w8_dup_u8_i16(sp[j >> 2], j & 3)
+            t = w8_dup_u8_i16(sr[j >> 2], j & 3)
+            for half in range(2):
+                for g in range(4):
+                    w[g] = w8_and(w8_shr16(w8_load(p + 32 * g), shift), low)
+                    u[g] = w8_and(w8_shr16(w8_load(r + 32 * g), shift), low)
+                p += 128
+                r += 128
+                a = qs + 32 * j + 16 * half
+                for c in range(nc):
+                    dot4_pair(w, u, a, &x, &y)
+                    if half == 0:
+                        part[2 * c], part[2 * c + 1] = x, y
+                    else:
+                        x, y = w8_madd(w8_add16(x, part[2 * c]), s), w8_madd(w8_add16(y, part[2 * c + 1]), t)
+                        total[2 * c] = w8_add32(total[2 * c], x)
+                        total[2 * c + 1] = w8_add32(total[2 * c + 1], y)
+                    a += 256
+            # Both nibbles of 32 bytes are two sub-blocks.
+            if shift == 0:
+                p -= 256
+                r -= 256
+        for c in range(nc):
+            acc[2 * c] = total_4(acc[2 * c], dp, mp, d[c], total[2 * c], pp, aux + 32)
+            acc[2 * c + 1] = total_4(acc[2 * c + 1], dr, mr, d[c], total[2 * c + 1], pr, aux + 32)
             aux += 48
         qs += 256 * nc
         d += nc

@@ -11,7 +11,7 @@ def kv_store_into_unchecked(code, x, out):
         if code < 2:
             out[...] = np.ascontiguousarray(x.astype((np.float32, np.float16)[code])).view(np.uint8)
             return
-        q, d, _ = quantize_rows(0, x)
+        q, d, _ = quantize_rows(0, x.reshape(-1, x.shape[-1]))
         blocks = np.empty(q.shape[:2] + (34,), np.uint8)
         blocks[..., :2] = d.astype(np.float16)[..., None].view(np.uint8)
         blocks[..., 2:] = q.astype(np.int8).view(np.uint8)

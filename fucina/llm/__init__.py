@@ -7,6 +7,7 @@
 """
 
 from .arch import ARCHITECTURES, Architecture, Config
+from .batch import Batch, Sequence
 from .cache import Cache
 from .chat import ChatTemplate
 from .generate import Generation, GenerationStats
@@ -15,6 +16,6 @@ from .sampling import Sampler
 from .tokenizer import Tokenizer, load_tokenizer
 
 __all__ = [
-    "ARCHITECTURES", "Architecture", "Cache", "ChatTemplate", "Config", "Generation", "GenerationStats", "Model",
-    "Sampler", "Tokenizer", "load", "load_tokenizer",
+    "ARCHITECTURES", "Architecture", "Batch", "Cache", "ChatTemplate", "Config", "Generation", "GenerationStats", "Model",
+    "Sampler", "Sequence", "Tokenizer", "load", "load_tokenizer",
 ]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from math import prod
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,12 +16,18 @@ CACHE_TYPES = ("f16", "f32", "q8_0")
 _STEP = 256
 
 
+def _cells(n: int, heads: int, width: int, dtype) -> np.ndarray:
+    """Room for n positions [n, heads, width]. In memory a head has its positions side by side, so that attention reads
+    one stream instead of pieces that lie a power of two apart."""
+    return np.empty((heads, n, width), dtype).transpose(1, 0, 2)
+
+
 class _Plain:
     """Keys and values of one layer in floating point."""
 
     def __init__(self, heads: int, dim: int, dtype: str):
-        self.k = np.empty((0, heads, dim), dtype)
-        self.v = np.empty((0, heads, dim), dtype)
+        self.k = _cells(0, heads, dim, dtype)
+        self.v = _cells(0, heads, dim, dtype)
 
     def write(self, start: int, k: np.ndarray, v: np.ndarray) -> None:
         end = start + len(k)
@@ -38,8 +44,8 @@ class _Quantized:
     def __init__(self, heads: int, dim: int, format: str):
         self._format, self._heads, self._dim = format, heads, dim
         row = lookup(format).row_bytes(dim)
-        self.k = np.empty((0, heads, row), np.uint8)
-        self.v = np.empty((0, heads, row), np.uint8)
+        self.k = _cells(0, heads, row, np.uint8)
+        self.v = _cells(0, heads, row, np.uint8)
 
     def write(self, start: int, k: np.ndarray, v: np.ndarray) -> None:
         end = start + len(k)
@@ -49,6 +55,26 @@ class _Quantized:
     def read(self, end: int):
         shape = (end, self._heads, self._dim)
         return QTensor(self.k[:end], self._format, shape), QTensor(self.v[:end], self._format, shape)
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rows of a batch that continue one sequence: ``rows`` from ``first`` on, at the positions from ``start`` on."""
+
+    first: int
+    rows: int
+    cache: Cache
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The length of the sequence with these rows."""
+        return self.start + self.rows
+
+    @property
+    def slice(self) -> slice:
+        """The rows."""
+        return slice(self.first, self.first + self.rows)
 
 
 class Cache:
@@ -113,19 +139,21 @@ class Cache:
         return self._capacity
 
     @property
-    def row_bytes(self) -> int:
-        """Bytes of the keys, or the values, of one token in one layer."""
-        return self.layers[0].k.itemsize * prod(self.layers[0].k.shape[1:])
+    def cell_bytes(self) -> int:
+        """Bytes of a key, or a value, of one token, layer and head."""
+        return self.layers[0].k.itemsize * self.layers[0].k.shape[2]
 
     def addresses(self) -> np.ndarray:
-        """Where keys and values of every layer are: int64 [n_layer, 2]; the same object until they move."""
+        """Where keys and values of every layer are, and how many bytes the heads are apart: int64 [n_layer, 3]."""
         if self._addresses is None:
             place = lambda x: x.__array_interface__["data"][0]
-            self._addresses = np.array([(place(layer.k), place(layer.v)) for layer in self.layers], np.int64)
+            self._addresses = np.array(
+                [(place(layer.k), place(layer.v), layer.k.strides[1]) for layer in self.layers], np.int64
+            )
         return self._addresses
 
     def _grown(self, old: np.ndarray, capacity: int) -> np.ndarray:
-        new = np.empty((capacity, *old.shape[1:]), old.dtype)
+        new = _cells(capacity, *old.shape[1:], old.dtype)
         new[: self.length] = old[: self.length]
         return new
 

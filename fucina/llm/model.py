@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from contextlib import ExitStack
 from functools import cached_property
 from math import prod
 
@@ -13,13 +14,12 @@ from fucina import ops
 from fucina.formats import QTensor
 from fucina.gguf import open_gguf
 from fucina.runtime.isa import backend
-from fucina.runtime.threads import get_num_threads
 
 from .arch import Config, read_config, read_tensors
-from .cache import CACHE_TYPES, Cache
+from .cache import CACHE_TYPES, Cache, Span
 from .chat import ChatTemplate, template_of
 from .generate import Generation
-from .program import TokenProgram, can_record
+from .program import Programs, can_record
 from .sampling import Sampler
 from .tokenizer import Tokenizer, load_tokenizer
 
@@ -33,6 +33,7 @@ class Layer:
 
     def __init__(self, config: Config, index: int, rope: int, weights: dict):
         arch = config.arch
+        self.index = index
         self.eps = config.eps
         self.heads, self.kv_heads, self.dim = config.n_head, config.n_head_kv, config.head_dim
         self.mode, self.rope_dims, self.rope = arch.rope_mode, config.rope_dims, rope
@@ -41,33 +42,37 @@ class Layer:
         for name, tensor in weights.items():
             setattr(self, name, tensor)
 
-    def __call__(self, x: np.ndarray, tables, cache, start: int, need: int) -> np.ndarray:
-        """Residual stream after this layer, of the last ``need`` rows of ``x`` [seq, n_embd].
+    def __call__(self, x: np.ndarray, tables, spans: list[Span], wanted) -> np.ndarray:
+        """Residual stream after this layer, of the rows ``wanted`` (None: all) of ``x`` [rows, n_embd].
 
-        ``tables`` holds cosines and sines of the positions ``start``.. ; keys and values of all rows go to ``cache``.
+        ``tables`` holds cosines and sines for the rows; keys and values of all rows go to the caches of ``spans``.
         ``x`` is overwritten.
         """
-        seq, eps, dim = len(x), self.eps, self.dim
+        rows, eps, dim = len(x), self.eps, self.dim
         h = ops.rms_norm(x, self.attn_norm, eps)
-        k = ops.linear(h, self.k, self.k_bias).reshape(seq, self.kv_heads, dim)
-        v = ops.linear(h, self.v, self.v_bias).reshape(seq, self.kv_heads, dim)
+        k = ops.linear(h, self.k, self.k_bias).reshape(rows, self.kv_heads, dim)
+        v = ops.linear(h, self.v, self.v_bias).reshape(rows, self.kv_heads, dim)
         if self.k_norm is not None:
             ops.rms_norm(k, self.k_norm, eps, out=k)
         ops.rope(k, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=k)
-        cache.write(start, k, v)
-        if need < seq:
-            h, x = h[seq - need :], x[seq - need :]
-            if not need:
+        for span in spans:
+            span.cache.layers[self.index].write(span.start, k[span.slice], v[span.slice])
+        if wanted is not None:
+            rows, h, x = len(wanted), h[wanted], x[wanted]
+            if not rows:
                 return x
-            tables = tuple(table[seq - need :] for table in tables)
+            tables = tuple(table[wanted] for table in tables)
+            spans = [Span(i, 1, span.cache, span.end - 1) for i, span in enumerate(spans)]
 
-        q = ops.linear(h, self.q, self.q_bias).reshape(need, self.heads, dim)
+        q = ops.linear(h, self.q, self.q_bias).reshape(rows, self.heads, dim)
         if self.q_norm is not None:
             ops.rms_norm(q, self.q_norm, eps, out=q)
         ops.rope(q, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=q)
-        keys, values = cache.read(start + seq)
-        h = ops.attention(q, keys, values, scale=self.scale, window=self.window)
-        h = ops.linear(h.reshape(need, self.heads * dim), self.o, self.o_bias)
+        y = np.empty_like(q)
+        for span in spans:
+            keys, values = span.cache.layers[self.index].read(span.end)
+            ops.attention(q[span.slice], keys, values, scale=self.scale, window=self.window, out=y[span.slice])
+        h = ops.linear(y.reshape(rows, self.heads * dim), self.o, self.o_bias)
         if self.post_attn_norm is not None:
             ops.rms_norm(h, self.post_attn_norm, eps, out=h)
         x = ops.add(x, h, out=x)
@@ -127,8 +132,8 @@ class Model:
         kinds = list(zip(config.rope_bases, config.rope_scales))
         self._ropes = list(dict.fromkeys(kinds))
         self._layers = [Layer(config, i, self._ropes.index(kinds[i]), layer) for i, layer in enumerate(layers)]
-        self._recordable = can_record(self._layers, self._output)
-        self._program: TokenProgram | None = None
+        self._angles: list[tuple[np.ndarray, np.ndarray]] = []
+        self._programs = Programs(self) if can_record(self._layers, self._output) else None
         self._replaying = threading.Lock()
 
     def __repr__(self) -> str:
@@ -137,7 +142,7 @@ class Model:
 
     def close(self) -> None:
         """Give back the file. The model cannot be used afterwards."""
-        self._layers, self._embedding, self._output, self._program = [], None, None, None
+        self._layers, self._embedding, self._output, self._programs = [], None, None, None
         self._file.close()
 
     def __enter__(self) -> Model:
@@ -211,54 +216,111 @@ class Model:
         with cache.all_or_nothing(len(ids)):
             for at in range(0, len(ids), CHUNK):
                 chunk = ids[at : at + CHUNK]
-                h = self._hidden(chunk, cache, len(chunk))
+                h = self._hidden(chunk, [Span(0, len(chunk), cache, cache.length)], None)
                 ops.linear(h, self._output, out=out[at : at + CHUNK])
         return out
 
     def next_logits(self, tokens, cache: Cache) -> np.ndarray:
         """Like ``logits``, but only those after the last token: float32 [n_vocab]. Much less work for a prompt."""
-        ids, cache = self._ids(tokens), self._checked(cache)
-        if not len(ids):
-            raise ValueError("next_logits needs at least one token")
-        with cache.all_or_nothing(len(ids)):
-            # A program has one set of buffers: a second Python thread goes op by op meanwhile.
-            if len(ids) == 1 and self._recordable and self._replaying.acquire(blocking=False):
-                try:
-                    return self._replay(ids, cache)
-                finally:
-                    self._replaying.release()
-            for at in range(0, len(ids), CHUNK):
-                chunk = ids[at : at + CHUNK]
-                h = self._hidden(chunk, cache, int(at + CHUNK >= len(ids)))
-        return ops.linear(h, self._output)[0]
+        return self.batch_logits([(tokens, cache)])[0]
 
-    def _replay(self, ids: np.ndarray, cache: Cache) -> np.ndarray:
-        """One token through the recorded program: the same bits as ``_hidden`` without Python between the kernels."""
-        cache.reserve(1)
-        threads = get_num_threads()
-        if self._program is None or not self._program.fits(cache, threads):
-            self._program = TokenProgram(self.config, self._layers, self._ropes, self._rope_factors, self._output_norm,
-                                         self._output, cache, threads)
-        return self._program(ids, self._embedding, cache).copy()
+    def batch_logits(self, parts) -> np.ndarray:
+        """Evaluate tokens of several sequences at once and give the logits after the last token of each.
 
-    def _hidden(self, ids: np.ndarray, cache: Cache, need: int) -> np.ndarray:
-        """Normalized output of the last layer for the last ``need`` of ``ids``: float32 [need, n_embd]."""
-        config, start, seq = self.config, cache.length, len(ids)
-        cache.reserve(seq)
-        x = ops.embedding(ids, self._embedding)
-        if config.arch.scale_embedding:
-            ops.scale(x, config.embedding_scale, out=x)
-        positions = np.arange(start, start + seq)
-        tables = [
-            ops.rope_tables(positions, config.rope_pairs, base, scale, self._rope_factors)
-            for base, scale in self._ropes
-        ]
+        Parameters
+        ----------
+        parts : sequence of (tokens, Cache)
+            Token ids, at least one, and what came before them; each sequence with a cache of its own, to which the
+            tokens are appended.
+
+        Returns
+        -------
+        ndarray of float32 [len(parts), n_vocab]
+            For each sequence the same bits as alone.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As ``logits`` does; all caches are then unchanged.
+        """
+        parts = [(self._ids(tokens), self._checked(cache)) for tokens, cache in parts]
+        if any(not len(ids) for ids, _ in parts):
+            raise ValueError("every sequence needs at least one token")
+        if len({id(cache) for _, cache in parts}) < len(parts):
+            raise ValueError("two sequences cannot share a cache")
+        logits = np.empty((len(parts), self.config.n_vocab), np.float32)
+        with ExitStack() as stack:
+            for ids, cache in parts:
+                stack.enter_context(cache.all_or_nothing(len(ids)))
+            left = list(enumerate(parts))
+            while left:
+                # A chunk of rows: whole sequences, and of the last one as much as there is room for.
+                room, taken, spans = CHUNK, [], []
+                for _, (ids, cache) in left:
+                    taken.append(ids[:room])
+                    spans.append(Span(CHUNK - room, len(taken[-1]), cache, cache.length))
+                    room -= len(taken[-1])
+                    if not room:
+                        break
+                done = len(spans) - (len(taken[-1]) < len(left[len(spans) - 1][1][0]))
+                result = self._evaluate(np.concatenate(taken), spans, done > 0)
+                for row, (i, _) in enumerate(left[:done]):
+                    logits[i] = result[row]
+                left = left[done:]
+                if done < len(spans):
+                    i, (ids, cache) = left[0]
+                    left[0] = i, (ids[len(taken[-1]) :], cache)
+        return logits
+
+    def _evaluate(self, ids: np.ndarray, spans: list[Span], last: bool) -> np.ndarray | None:
+        """Append the tokens ``ids`` to the caches of ``spans``; with ``last``, logits after the last token of each."""
+        for span in spans:
+            span.cache.reserve(span.rows)
+        # The programs have one set of buffers: a second Python thread goes op by op meanwhile.
+        alike = len({span.cache.type for span in spans}) == 1
+        if self._programs is not None and alike and self._replaying.acquire(blocking=False):
+            try:
+                logits = self._programs(ids, spans, last)
+                logits = logits if logits is None else logits.copy()
+            finally:
+                self._replaying.release()
+            for span in spans:
+                span.cache.length = span.end
+            return logits
+        h = self._hidden(ids, spans, [span.first + span.rows - 1 for span in spans] if last else [])
+        return ops.linear(h, self._output) if last else None
+
+    def _hidden(self, ids: np.ndarray, spans: list[Span], wanted) -> np.ndarray:
+        """Op by op: normalized output of the last layer for the rows ``wanted`` (None: all), float32 [rows, n_embd]."""
+        for span in spans:
+            span.cache.reserve(span.rows)
+        x = self._embed(ids)
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        angles = self._angles_to(int(positions.max(initial=0)))
+        tables = [(cos[positions], sin[positions]) for cos, sin in angles]
         last = self._layers[-1]
         with np.errstate(over="ignore"):  # a key or value beyond the range of f16 is infinite in the cache
-            for layer, kv in zip(self._layers, cache.layers):
-                x = layer(x, tables[layer.rope], kv, start, need if layer is last else seq)
-        cache.length = start + seq
-        return ops.rms_norm(x, self._output_norm, config.eps) if need else x
+            for layer in self._layers:
+                x = layer(x, tables[layer.rope], spans, wanted if layer is last else None)
+        for span in spans:
+            span.cache.length = span.end
+        return ops.rms_norm(x, self._output_norm, self.config.eps) if len(x) else x
+
+    def _embed(self, ids: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Where the residual stream starts."""
+        x = ops.embedding(ids, self._embedding, out=out)
+        return ops.scale(x, self.config.embedding_scale, out=x) if self.config.arch.scale_embedding else x
+
+    def _angles_to(self, position: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Cosines and sines of each kind of rotation for the positions up to ``position`` at least."""
+        angles = self._angles
+        if not angles or position >= len(angles[0][0]):
+            positions = np.arange(min(self.config.n_ctx, max(256, 2 * position)))
+            angles = self._angles = [
+                ops.rope_tables(positions, self.config.rope_pairs, base, scale, self._rope_factors)
+                for base, scale in self._ropes
+            ]
+        return angles
 
     def _ids(self, tokens) -> np.ndarray:
         ids = np.asarray(tokens)
@@ -314,8 +376,6 @@ class Model:
             tokenizer.
         """
         stream = self._text_tools().stream
-        if isinstance(prompt, str):
-            prompt = self.tokenize(prompt)
         return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, stream)
 
     def generate_tokens(self, prompt, max_tokens: int = 256, temperature: float = 0.0, seed: int | None = None,
@@ -348,12 +408,19 @@ class Model:
             prompt.insert(0, tokenizer.bos_id)
         return self._generation(prompt, max_tokens, temperature, seed, None, sampling, tokenizer.stream)
 
-    def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream) -> Generation:
+    def prepared(self, prompt, cache: Cache | None = None) -> tuple[list[int], Cache]:
+        """Token ids of a prompt, text or token ids, and the cache that they continue; errors as ``generate`` has them."""
+        if isinstance(prompt, str):
+            prompt = self.tokenize(prompt)
         prompt, cache = self._ids(prompt).tolist(), self._checked(cache)
         if not prompt:
             raise ValueError("the prompt is empty: there is nothing to continue")
         if cache.length + len(prompt) > cache.n_ctx:
             raise ValueError(f"{cache.length + len(prompt)} tokens do not fit the context of {cache.n_ctx}")
+        return prompt, cache
+
+    def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream) -> Generation:
+        prompt, cache = self.prepared(prompt, cache)
         sampler = Sampler(temperature, seed=seed, **sampling)
         stream = stream(prompt[-1]) if stream is not None else None
         return Generation(self, prompt, sampler, _at_least(0, "max_tokens", max_tokens), cache, stream)

@@ -1,16 +1,23 @@
-"""One token of a model as a program: the op-by-op forward pass of ``model.Layer``, recorded once and replayed."""
+"""The layers of a model as programs: the op-by-op forward pass of ``model.Layer``, recorded once and replayed.
+
+Three programs share one way of recording. ``whole`` takes tokens to logits, for tokens whose logits are all wanted: one
+step of generation, of one sequence or of several. A prompt wants them only at its end: ``front`` goes up to the keys and
+values of the last layer, ``back`` continues from there with the few rows that are wanted.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from fucina import ops
 from fucina.formats import PackedQTensor, QTensor
-from fucina.ops.program import Activations, Program
+from fucina.ops.program import Activations, Batch, Program
 from fucina.runtime import tuning
 from fucina.runtime.isa import backend
+from fucina.runtime.threads import get_num_threads
 
 _CELLS = {"f32": 0, "f16": 1, "q8_0": 2}
+# More rows than these go through `front` and `back`: the logits of so many would be large.
+WHOLE = 32
 
 
 def can_record(layers, output) -> bool:
@@ -23,122 +30,176 @@ def can_record(layers, output) -> bool:
     return all(isinstance(w, (QTensor, PackedQTensor)) and w.spec.code >= 0 for w in matrices)
 
 
-class TokenProgram:
-    """Evaluates one token of one sequence.
+class Programs:
+    """The programs of a model, recorded when they are first needed and again when they are outgrown."""
 
-    The residual stream, the rope tables and the place of the cache are buffers that are filled in before a run. The
-    attention scratch is made for ``capacity`` keys; the owner makes a new program when a cache outgrows it.
+    def __init__(self, model):
+        self._model = model
+        self._recorded: dict[str, _Recording] = {}
+
+    def __call__(self, ids: np.ndarray, spans, last: bool) -> np.ndarray | None:
+        """Evaluate the tokens ``ids`` of the sequences in ``spans`` and append them to the caches.
+
+        Logits [sequences, n_vocab] after the last token of each span; without ``last`` None.
+        The array is a buffer that the next call overwrites.
+        """
+        rows = len(ids)
+        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        table = [(span.first, span.rows, span.end) for span in spans]
+        if last and rows == len(spans) and rows <= WHOLE:
+            whole = self._get("whole", rows, spans)
+            self._model._embed(ids, whole.x[:rows])
+            return whole.run(table, positions, spans)
+        front = self._get("front", rows, spans)
+        self._model._embed(ids, front.x[:rows])
+        front.run(table, positions, spans)
+        if not last:
+            return None
+        wanted = [span.first + span.rows - 1 for span in spans]
+        back = self._get("back", len(spans), spans)
+        back.x[: len(spans)] = front.x[wanted]
+        return back.run([(i, 1, span.end) for i, span in enumerate(spans)], positions[wanted], spans)
+
+    def _get(self, part: str, rows: int, spans) -> _Recording:
+        capacity = max(span.cache.capacity for span in spans)
+        recorded = self._recorded.get(part)
+        if recorded is None or not recorded.fits(rows, capacity, spans[0].cache, get_num_threads()):
+            # Room for more, so that growing does not record anew every time.
+            rows = 1 << (rows - 1).bit_length() if part != "front" else max(32, 1 << (rows - 1).bit_length())
+            capacity = min(self._model.config.n_ctx, max(512, 2 * capacity))
+            recorded = self._recorded[part] = _Recording(self._model, part, rows, capacity, spans[0].cache)
+        return recorded
+
+
+class _Recording:
+    """One program with the buffers that are filled in before a run.
+
+    The attention scratch is made for caches of ``capacity`` keys.
     """
 
-    def __init__(self, config, layers, ropes, rope_factors, output_norm, output, cache, threads: int):
-        self.capacity = min(config.n_ctx, max(512, 2 * cache.capacity))
-        self.threads = threads
-        self._config, self._ropes, self._rope_factors = config, ropes, rope_factors
-        self._length = np.zeros(1, np.int64)
-        self._places = np.zeros((config.n_layer, 2), np.int64)
-        self._cache = None
-        self._tables = [(np.empty((0, 0)), np.empty((0, 0)))] * len(ropes)
-        p = self._program = Program()
-        self._x = p.buffer(1, config.n_embd)
-        self._logits = p.buffer(1, config.n_vocab)
-        self._angles = [(p.buffer(1, config.rope_pairs), p.buffer(1, config.rope_pairs)) for _ in ropes]
-        self._record(layers, cache, output_norm, output)
+    def __init__(self, model, part: str, rows: int, capacity: int, cache):
+        self.rows, self.capacity, self.cache_type = rows, capacity, cache.type
+        self._model, self._config = model, model.config
+        self._batch = Batch(model.config.n_layer, rows)
+        self._filled = None
+        p = self._program = Program(rows)
+        self.threads = p.threads
+        config = self._config
+        self.x = p.buffer(config.n_embd)
+        self._logits = p.buffer(config.n_vocab) if part != "front" else None
+        self._angles = [(p.buffer(config.rope_pairs), p.buffer(config.rope_pairs)) for _ in model._ropes]
+        self._h = Activations(p.buffer(config.n_embd))
+        self._q, self._k, self._v = p.buffer(config.n_q), p.buffer(config.n_kv), p.buffer(config.n_kv)
+        self._heads = Activations(p.buffer(config.n_q))
+        self._branch = p.buffer(config.n_embd)
+        self._gate, self._up = p.buffer(config.n_ff), p.buffer(config.n_ff)
+        self._hidden = Activations(self._up)
+        self._residual = None     # the norm that the branch has to pass before it is added to x
+        self._record(part, cache)
 
-    def _record(self, layers, cache, output_norm, output) -> None:
-        p, config, x = self._program, self._config, self._x
-        code, dim = _CELLS[cache.type], config.head_dim
-        h = Activations(p.buffer(1, config.n_embd))
-        q, k, v = p.buffer(1, config.n_q), p.buffer(1, config.n_kv), p.buffer(1, config.n_kv)
-        heads = Activations(p.buffer(1, config.n_q))
-        branch = p.buffer(1, config.n_embd)
-        gate, up = p.buffer(1, config.n_ff), p.buffer(1, config.n_ff)
-        hidden = Activations(up)
-        split = lambda buffer, count: buffer.reshape(1, count, dim)
-        residual = None     # the norm that the branch has to pass before it is added to x
-        for i, layer in enumerate(layers):
-            place, bytes_per_row = self._places[i], cache.row_bytes
-            with p.serial():
-                if residual is not None:
-                    residual()
-                p.rms_norm(x, layer.attn_norm, config.eps, h.x)
-                p.quantize(h, (layer.q, layer.k, layer.v))
-            p.barrier()
+    def fits(self, rows: int, capacity: int, cache, threads: int) -> bool:
+        """True when this program can run on so many rows, on caches of that size and kind, with that many threads."""
+        return rows <= self.rows and capacity <= self.capacity and cache.type == self.cache_type and threads == self.threads
+
+    # -- recording -----------------------------------------------------------------------------------------
+
+    def _record(self, part: str, cache) -> None:
+        last = len(self._model._layers) - 1
+        for i, layer in enumerate(self._model._layers):
+            if part == "back" and i < last:
+                continue
+            ends = part == "front" and i == last
+            keys = part != "back"
+            self._attend(layer, i, cache, keys, not ends)
+            if not ends:
+                self._feed_forward(layer)
+        if part == "front":
+            return
+        p = self._program
+        with p.chain():
+            self._join()
+            p.rms_norm(self.x, self._model._output_norm, self._config.eps, self._h.x)
+            p.quantize(self._h, (self._model._output,))
+        p.barrier()
+        p.linear(self._h, self._model._output, None, self._logits)
+
+    def _attend(self, layer, index: int, cache, keys: bool, queries: bool) -> None:
+        """The layer up to the residual sum; without ``keys`` they are in the cache already, without ``queries`` it ends
+        when they are."""
+        p, eps, h, q, k, v = self._program, self._config.eps, self._h, self._q, self._k, self._v
+        code, interleaved = _CELLS[cache.type], layer.mode == "interleaved"
+        cos, sin = self._angles[layer.rope]
+        heads_of = lambda buffer: buffer.reshape(self.rows, -1, self._config.head_dim)
+        with p.chain():
+            self._join()
+            p.rms_norm(self.x, layer.attn_norm, eps, h.x)
+            p.quantize(h, (layer.q,) * queries + (layer.k, layer.v) * keys)
+        p.barrier()
+        if queries:
             p.linear(h, layer.q, layer.q_bias, q)
+        if keys:
             p.linear(h, layer.k, layer.k_bias, k)
             p.linear(h, layer.v, layer.v_bias, v)
-            p.barrier()
-            cos, sin = self._angles[layer.rope]
-            interleaved = layer.mode == "interleaved"
-            with p.serial():
-                if layer.q_norm is not None:
-                    p.rms_norm(q.reshape(-1, dim), layer.q_norm, config.eps, q.reshape(-1, dim))
-                p.rope(split(q, layer.heads), cos, sin, interleaved, split(q, layer.heads))
-            with p.serial():
-                if layer.k_norm is not None:
-                    p.rms_norm(k.reshape(-1, dim), layer.k_norm, config.eps, k.reshape(-1, dim))
-                p.rope(split(k, layer.kv_heads), cos, sin, interleaved, split(k, layer.kv_heads))
-                p.store(code, k, bytes_per_row, place[:1], self._length)
-                p.store(code, v, bytes_per_row, place[1:], self._length)
-            p.barrier()
-            cells = np.empty((1, layer.kv_heads, bytes_per_row // layer.kv_heads), np.uint8)
-            p.attention(code, split(q, layer.heads), cells, cells, layer.scale, layer.window,
-                        split(heads.x, layer.heads), place, self._length, self.capacity)
-            p.barrier()
-            with p.serial():
-                p.quantize(heads, (layer.o,))
-            p.barrier()
-            p.linear(heads, layer.o, layer.o_bias, branch)
-            p.barrier()
-            with p.serial():
-                self._join(layer.post_attn_norm, branch)
-                p.rms_norm(x, layer.ffn_norm, config.eps, h.x)
-                p.quantize(h, (layer.gate, layer.up))
-            p.barrier()
-            p.linear(h, layer.gate, layer.gate_bias, gate)
-            p.linear(h, layer.up, layer.up_bias, up)
-            p.barrier()
-            with p.serial():
-                p.gated("gelu_quant" if layer.gelu else "silu", up, gate, up)
-                p.quantize(hidden, (layer.down,))
-            p.barrier()
-            p.linear(hidden, layer.down, layer.down_bias, branch)
-            p.barrier()
-            residual = lambda norm=layer.post_ffn_norm: self._join(norm, branch)
-        with p.serial():
-            residual()
-            p.rms_norm(x, output_norm, config.eps, h.x)
-            p.quantize(h, (output,))
         p.barrier()
-        p.linear(h, output, None, self._logits)
+        if queries:
+            with p.chain():
+                if layer.q_norm is not None:
+                    p.rms_norm(heads_of(q), layer.q_norm, eps, heads_of(q))
+                p.rope(heads_of(q), cos, sin, interleaved, heads_of(q))
+        if keys:
+            with p.chain():
+                if layer.k_norm is not None:
+                    p.rms_norm(heads_of(k), layer.k_norm, eps, heads_of(k))
+                p.rope(heads_of(k), cos, sin, interleaved, heads_of(k))
+                p.store(code, heads_of(k), cache.cell_bytes, False, self._batch, index)
+                p.store(code, heads_of(v), cache.cell_bytes, True, self._batch, index)
+        p.barrier()
+        if not queries:
+            return
+        p.attention(code, heads_of(q), layer.kv_heads, cache.cell_bytes, layer.scale, layer.window,
+                    heads_of(self._heads.x), self._batch, index, self.capacity)
+        p.barrier()
+        with p.chain():
+            p.quantize(self._heads, (layer.o,))
+        p.barrier()
+        p.linear(self._heads, layer.o, layer.o_bias, self._branch)
+        p.barrier()
+        self._residual = layer.post_attn_norm, self._branch
 
-    def _join(self, norm, branch) -> None:
-        """x += branch, normalized first where the architecture says so."""
-        if norm is not None:
-            self._program.rms_norm(branch, norm, self._config.eps, branch)
-        self._program.add(self._x, branch, self._x)
+    def _feed_forward(self, layer) -> None:
+        p, h = self._program, self._h
+        with p.chain():
+            self._join()
+            p.rms_norm(self.x, layer.ffn_norm, self._config.eps, h.x)
+            p.quantize(h, (layer.gate, layer.up))
+        p.barrier()
+        p.linear(h, layer.gate, layer.gate_bias, self._gate)
+        p.linear(h, layer.up, layer.up_bias, self._up)
+        p.barrier()
+        with p.chain():
+            p.gated("gelu_quant" if layer.gelu else "silu", self._up, self._gate, self._up)
+            p.quantize(self._hidden, (layer.down,))
+        p.barrier()
+        p.linear(self._hidden, layer.down, layer.down_bias, self._branch)
+        p.barrier()
+        self._residual = layer.post_ffn_norm, self._branch
 
-    def fits(self, cache, threads: int) -> bool:
-        """True when this program can run on a cache of that size, with that many threads."""
-        return cache.capacity <= self.capacity and threads == self.threads
+    def _join(self) -> None:
+        """x += branch, normalized first where the architecture says so; nothing before the first branch."""
+        if self._residual is not None:
+            norm, branch = self._residual
+            if norm is not None:
+                self._program.rms_norm(branch, norm, self._config.eps, branch)
+            self._program.add(self.x, branch, self.x)
 
-    def __call__(self, ids: np.ndarray, embedding, cache) -> np.ndarray:
-        """Logits [n_vocab] after the one token ``ids``, whose keys and values are appended to ``cache``; a view of a
-        buffer that the next call overwrites."""
-        config, at = self._config, cache.length
-        ops.embedding(ids, embedding, out=self._x)
-        if config.arch.scale_embedding:
-            ops.scale(self._x, config.embedding_scale, out=self._x)
-        for i, (cos, sin) in enumerate(self._angles):
-            if at >= len(self._tables[i][0]):
-                positions = np.arange(min(config.n_ctx, max(256, 2 * at)))
-                base, scale = self._ropes[i]
-                self._tables[i] = ops.rope_tables(positions, config.rope_pairs, base, scale, self._rope_factors)
-            cos[0], sin[0] = self._tables[i][0][at], self._tables[i][1][at]
-        places = cache.addresses()
-        if places is not self._cache:
-            self._places[...] = places
-            self._cache = places
-        self._length[0] = at + 1
-        self._program.run()
-        cache.length = at + 1
-        return self._logits[0]
+    # -- running -------------------------------------------------------------------------------------------
+
+    def run(self, table, positions: np.ndarray, spans) -> np.ndarray | None:
+        """Run on ``x`` for the sequences of ``table`` (``Batch.spans``); logits [rows, n_vocab] of all rows."""
+        rows = len(positions)
+        for (cos, sin), (all_cos, all_sin) in zip(self._angles, self._model._angles_to(int(positions.max()))):
+            np.take(all_cos, positions, axis=0, out=cos[:rows])
+            np.take(all_sin, positions, axis=0, out=sin[:rows])
+        self._batch.fill(table, [span.cache.addresses() for span in spans])
+        self._program.run(rows)
+        return self._logits[:rows] if self._logits is not None else None

@@ -82,8 +82,7 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, windo
     keys = min(kv_seq, window + seq) if window else kv_seq
     nth = enter(seq * keys * heads * d, GATE)
     try:
-        rows = max(group, min(ROWS, SCORES // keys))
-        tile = min(seq, max(1, rows // group))
+        tile = queries_of_a_task(seq, group, keys)
         # Few tasks, as in decoding: split the heads that share a key-value head too.
         part = group
         while nth > 1 and part > 1 and -(-seq // tile) * kv_heads * -(-group // part) < 2 * nth:
@@ -98,6 +97,11 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, windo
     finally:
         leave(nth)
     return target.done()
+
+
+def queries_of_a_task(seq: int, group: int, keys: int) -> int:
+    """How many of ``seq`` queries a task takes for a group of heads."""
+    return min(seq, max(1, max(group, min(ROWS, SCORES // max(keys, 1))) // group))
 
 
 def _cells(x, name: str):

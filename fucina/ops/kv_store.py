@@ -20,7 +20,7 @@ def kv_store(x, cache) -> None:
     Parameters
     ----------
     x : array_like of float32, shape (rows, ..., n)
-    cache : ndarray, C-contiguous
+    cache : ndarray, contiguous along its last axis
         float32 or float16 of the shape of ``x`` (float16 is rounded to nearest even), or uint8 for q8_0 blocks: the
         shape of ``x`` with ``n / 32 * 34`` bytes on the last axis.
 
@@ -42,14 +42,14 @@ def kv_store(x, cache) -> None:
     shape = x.shape if code < 2 else x.shape[:-1] + (last // 32 * 34,)
     if cache.shape != shape:
         raise ValueError(f"cache must have shape {shape} for x {x.shape}, got {cache.shape}")
-    if not cache.flags.c_contiguous or not cache.flags.writeable:
-        raise ValueError("cache must be C-contiguous and writeable")
+    dense = cache.flags.c_contiguous or cache.ndim < 4 and last and cache.strides[-1] == cache.itemsize
+    if not dense or not cache.flags.writeable:
+        raise ValueError("cache must be contiguous along its last axis (in all with more than three), and writeable")
     if x.size:
         rows = len(x)
+        cells = cache if cache.ndim == 3 else cache[:, None] if cache.ndim == 2 else cache.reshape(rows, -1, shape[-1])
         nth = enter(x.size, GATE)
         try:
-            kernel("kv_store").kv_store_into_unchecked(
-                code, x.reshape(rows, -1), cache.reshape(rows, -1).view(np.uint8), nth
-            )
+            kernel("kv_store").kv_store_into_unchecked(code, x.reshape(rows, -1, last), cells.view(np.uint8), nth)
         finally:
             leave(nth)

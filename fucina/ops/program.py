@@ -1,16 +1,18 @@
 """Programs: a fixed sequence of operations on fixed buffers, replayed in one parallel region.
 
 Calling operations one by one costs microseconds of Python and one parallel region each; a token of a small model is
-hundreds of operations. A ``Program`` records them once, validated, and replays them without Python. The steps are the
-cores of the same kernels, so results are bit for bit those of ``fucina.ops``.
+hundreds of operations. A ``Program`` records them once, validated, and replays them without Python, for any number of
+rows up to the one that it was made for. The steps are the cores of the same kernels, so results are bit for bit those of
+``fucina.ops``.
 
 Steps that follow each other are independent until a ``barrier()``: whatever was written before it may be read after it.
-Inside ``serial()`` steps run one after the other on one thread: right for work that is smaller than a barrier.
+Inside ``chain()`` every row goes through all steps on one thread: right for work that is smaller than a barrier.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from fucina.runtime.isa import backend, kernel
 from fucina.runtime.threads import enter, get_num_threads, leave
 from fucina.runtime.workspace import aligned_empty
 
+from .attention import queries_of_a_task
 from .elementwise import _GATED, BINARY, UNARY
 from .linear import ACTIVATIONS, weight_args
 
@@ -52,45 +55,95 @@ class Activations:
         return self.kinds[kind]
 
 
-class Program:
-    """A recording of operations; see the module. Only the native backend has programs."""
+class Batch:
+    """Which rows belong to which sequence, and where the keys and values of all layers are, as of the next run.
 
-    def __init__(self):
+    Attributes
+    ----------
+    spans : ndarray of int64 [sequences, 3]
+        First row, number of rows, length of the cache with these rows.
+    places : ndarray of int64 [layers, sequences, 3]
+        Addresses of the keys and the values, bytes from one head to the next.
+    count : ndarray of int64 [1]
+        How many sequences there are.
+    """
+
+    def __init__(self, layers: int, sequences: int):
+        self.spans = np.zeros((sequences, 3), np.int64)
+        self.places = np.zeros((layers, sequences, 3), np.int64)
+        self.count = np.zeros(1, np.int64)
+
+    def tables(self, layer: int) -> tuple:
+        """What the steps of a layer read."""
+        return self.spans, self.places[layer], self.count
+
+    def fill(self, spans, places) -> None:
+        """``spans`` as above, and the ``places`` [layers, 3] of each of them."""
+        self.count[0] = len(spans)
+        self.spans[: len(spans)] = spans
+        for i, place in enumerate(places):
+            self.places[:, i] = place
+
+
+class Program:
+    """A recording of operations; see the module. Only the native backend has programs.
+
+    Parameters
+    ----------
+    rows : int
+        The most rows that buffers hold and runs can have.
+    """
+
+    def __init__(self, rows: int = 1):
         if backend() != "native":
             raise ValueError("programs need compiled kernels; FUCINA_BACKEND is scalar")
+        self.rows = rows
         self.threads = get_num_threads()
-        self._steps: list[list] = []
+        self._steps: list[_Step] = []
         self._keep: list = []
-        self._serial = False
+        self._spaces: list[np.ndarray] = []
+        self._free: list[np.ndarray] = []
+        self._in_chain = self._continues = False
         self._ready = None
 
     # -- structure -----------------------------------------------------------------------------------------
 
     def buffer(self, *shape: int) -> np.ndarray:
-        """An aligned float32 array for intermediate results."""
-        return aligned_empty(shape, np.float32)
+        """An aligned float32 array [rows, *shape] for intermediate results."""
+        return aligned_empty((self.rows, *shape), np.float32)
 
     def barrier(self) -> None:
         """What comes after may read what was written before."""
         if self._steps:
-            self._steps[-1][3] |= _BARRIER
+            self._steps[-1].flags |= _BARRIER
+        self._free = list(self._spaces)
+
+    def _scratch(self, nbytes: int) -> np.ndarray:
+        """Memory for a step; behind the next barrier others may have it."""
+        for i, space in enumerate(self._free):
+            if space.nbytes >= nbytes:
+                return self._free.pop(i)[:nbytes]
+        self._spaces.append(aligned_empty(nbytes, np.uint8))
+        return self._spaces[-1]
 
     @contextmanager
-    def serial(self):
-        """Steps inside run one after the other on one thread."""
-        start = len(self._steps)
-        self._serial = True
+    def chain(self):
+        """The steps inside, which work on rows, pass over a share of the rows one after the other on one thread."""
+        self._in_chain, self._continues = True, False
         try:
             yield
         finally:
-            self._serial = False
-        for step in self._steps[start:]:
-            step[2] = 1
-        for step in self._steps[start + 1 :]:
-            step[3] |= _CHAINED
+            self._in_chain = self._continues = False
 
-    def _add(self, made: tuple, shares: int, *keep) -> None:
-        self._steps.append([*made, shares, 0])
+    def _add(self, made: tuple, shares: int, per_row: int, by_rows: bool, *keep) -> None:
+        """``per_row``: how much one row adds to the number that the step calls its rows."""
+        step = _Step(*made, per_row, shares, by_rows)
+        if self._in_chain:
+            if not by_rows:
+                raise ValueError("only steps that work on rows can be chained")
+            step.flags = _CHAINED if self._continues else 0
+            self._continues = True
+        self._steps.append(step)
         self._keep.extend(keep)
         self._ready = None
 
@@ -101,17 +154,21 @@ class Program:
     # -- operations ----------------------------------------------------------------------------------------
 
     def rms_norm(self, x, weight, eps, out) -> None:
-        """``ops.rms_norm`` of the rows of ``x`` [rows, n]."""
-        if x.shape != out.shape or (weight is not None and weight.shape != x.shape[1:]):
+        """``ops.rms_norm`` of the rows of ``x`` [rows, n], or of the heads of [rows, heads, n]."""
+        if x.shape != out.shape or (weight is not None and weight.shape != x.shape[-1:]):
             shape = getattr(weight, "shape", None)
             raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}, weight {shape}")
-        self._add(kernel("norm").rms_norm_step(x, weight, eps, out), 1, x, weight, out)
+        unit = x.shape[1] if x.ndim == 3 else 1
+        flat = lambda a: a.reshape(-1, a.shape[-1])
+        made = kernel("norm").rms_norm_step(flat(x), weight, eps, flat(out), unit)
+        self._add(made, self._shares, unit, True, x, weight, out)
 
     def quantize(self, a: Activations, weights) -> None:
         """The forms of ``a`` that products with ``weights`` need."""
         for kind in sorted({ACTIVATIONS[w.spec.activation] for w in weights}):
             form = a.form(kind)
-            self._add(kernel("act_quant").quantize_act_step(kind, a.x, TILE, *form), 1, a.x, form)
+            made = kernel("act_quant").quantize_act_step(kind, a.x, TILE, *form)
+            self._add(made, self._shares, 1, True, a.x, form)
 
     def linear(self, a: Activations, w, bias, out) -> None:
         """``ops.linear`` of activations that ``quantize`` has prepared."""
@@ -126,41 +183,41 @@ class Program:
         scratch = self._scratch(shares * kernels.share_bytes(w.spec.code, len(out), k, w.spec.row_bytes(k)))
         form = a.form(ACTIVATIONS[w.spec.activation])
         made = kernels.linear_quant_step(w.spec.code, packed, *weight_args(w), *form, bias, out, k, scratch)
-        self._add(made, shares, w, bias, out, scratch)
-
-    def _scratch(self, nbytes: int) -> np.ndarray:
-        return aligned_empty(nbytes, np.uint8)
+        self._add(made, shares, 1, False, w, bias, out)
 
     def rope(self, x, cos, sin, interleaved: bool, out) -> None:
-        """``ops.rope`` with tables [seq, pairs] that are read at every run."""
+        """``ops.rope`` with tables [rows, pairs] that are read at every run."""
         if x.shape != out.shape or cos.shape != sin.shape or cos.shape[0] != x.shape[0]:
             raise ValueError(f"shapes do not fit: x {x.shape}, tables {cos.shape}, {sin.shape}, out {out.shape}")
-        self._add(kernel("rope").rope_step(x, cos, sin, interleaved, out), 1, x, cos, sin, out)
+        made = kernel("rope").rope_step(x, cos, sin, interleaved, out)
+        self._add(made, self._shares, 1, True, x, cos, sin, out)
 
-    def store(self, code: int, x, row_bytes: int, cache, length) -> None:
-        """Append the rows of ``x`` to a cache.
+    def store(self, code: int, x, cell_bytes: int, values: bool, batch: Batch, layer: int) -> None:
+        """Append the rows of ``x`` [rows, heads, n] to the keys, or the ``values``, of their sequences."""
+        made = kernel("kv_store").kv_store_step(code, x, cell_bytes, values, *batch.tables(layer))
+        self._add(made, self._shares, 1, True, x, batch)
 
-        ``cache`` int64 [1] holds its address, ``length`` int64 [1] the rows that it has with these.
+    def attention(self, code: int, q, kv_heads: int, cell_bytes: int, scale, window, out, batch: Batch, layer: int,
+                  capacity: int) -> None:  # fmt: skip
+        """Causal ``ops.attention`` of every sequence over its cache of at most ``capacity`` keys.
+
+        A key or value of one head has ``cell_bytes``.
         """
-        self._add(kernel("kv_store").kv_store_step(code, x, row_bytes, cache, length), 1, x, cache, length)
-
-    def attention(self, code: int, q, k, v, scale, window, out, caches, length, capacity: int) -> None:
-        """Causal ``ops.attention`` over a cache of at most ``capacity`` keys.
-
-        ``k`` and ``v`` [any, kv_heads, bytes] give the strides; ``caches`` int64 [2] holds the addresses and ``length``
-        int64 [1] the number of keys at every run.
-        """
-        seq, heads, d = q.shape
-        group = heads // k.shape[1]
-        part = group
-        while self.threads > 1 and part > 1 and k.shape[1] * -(-group // part) < 2 * self.threads:
-            part = -(-part // 2)
+        rows, heads, d = q.shape
+        group = heads // kv_heads
+        cells = np.empty((1, kv_heads, cell_bytes), np.uint8)
+        tile, single = queries_of_a_task(rows, group, capacity), group
+        while self.threads > 1 and single > 1 and kv_heads * -(-group // single) < 2 * self.threads:
+            single = -(-single // 2)
         kernels = kernel("attention")
-        shares = min(self._shares, k.shape[1] * -(-group // part))
-        floats = -(-kernels.scratch_floats(seq * part, d, capacity + seq) // 16) * 16
-        scratch = aligned_empty((shares, floats), np.float32)
-        made = kernels.attention_step(code, q, k, v, scale, window, out, part, scratch, caches, length)
-        self._add(made, shares, q, out, scratch, caches, length)
+        tasks = -(-rows // tile) * kv_heads * -(-group // single)
+        shares = min(self._shares, tasks)
+        floats = -(-kernels.scratch_floats(tile * group, d, capacity + tile) // 16) * 16
+        scratch = self._scratch(4 * shares * floats).view(np.float32).reshape(shares, floats)
+        made = kernels.attention_step(
+            code, q, cells, scale, window, out, tile, group, single, scratch, *batch.tables(layer)
+        )
+        self._add(made, shares, 1, False, q, out, batch)
 
     def add(self, x, y, out) -> None:
         """``ops.add``."""
@@ -173,34 +230,58 @@ class Program:
     def _binary(self, code, x, y, out) -> None:
         if not x.shape == y.shape == out.shape:
             raise ValueError(f"shapes do not fit: {x.shape}, {y.shape}, out {out.shape}")
-        made = kernel("elementwise").binary_step(code, x.reshape(-1), y.reshape(-1), out.reshape(-1))
-        self._add(made, 1 if self._serial else self._shares, x, y, out)
+        made = kernel("elementwise").binary_step(code, x, y, out)
+        self._add(made, self._shares, x.shape[1], True, x, y, out)
 
     # -- replay --------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        """Replay all steps."""
+    def run(self, rows: int = 1) -> None:
+        """Replay all steps for the first ``rows`` rows of the buffers."""
+        if not 1 <= rows <= self.rows:
+            raise ValueError(f"the program is for 1 to {self.rows} rows, got {rows}")
         if self._ready is None:
-            self._ready = self._link()
+            self._ready = _Linked(self._steps)
         nth = enter(1, 1)
         try:
-            kernel("program").replay_unchecked(*self._ready[:5], min(nth, self.threads))
+            kernel("program").replay_unchecked(*self._ready.arguments(rows), min(nth, self.threads))
         finally:
             leave(nth)
 
-    def _link(self) -> tuple:
-        """Lay the arguments out in one piece of memory."""
-        size = 0
-        offsets = []
-        for _, args, _, _ in self._steps:
-            offsets.append(size)
-            size += -(-len(args) // 64) * 64
-        memory = aligned_empty(size, np.uint8)
-        base = memory.__array_interface__["data"][0]
-        for at, (_, args, _, _) in zip(offsets, self._steps):
-            memory[at : at + len(args)] = np.frombuffer(args, np.uint8)
-        column = lambda values: np.array(values, np.int64)
-        cores, _, shares, flags = zip(*self._steps)
-        return (
-            column(cores), column(offsets) + base, column(shares), column(flags), np.zeros(len(cores), np.int64), memory
-        )
+
+@dataclass
+class _Step:
+    """A recorded step: its core's address, its arguments, and where among them is the number of rows."""
+
+    core: int
+    args: bytes
+    rows_at: int
+    per_row: int
+    shares: int
+    by_rows: bool
+    flags: int = 0
+
+
+class _Linked:
+    """Steps laid out for the kernel, their arguments in one piece of memory."""
+
+    def __init__(self, steps: list[_Step]):
+        sizes = [-(-len(step.args) // 64) * 64 for step in steps]
+        starts = np.cumsum([0, *sizes])
+        self._memory = aligned_empty(int(starts[-1]), np.uint8)
+        for at, step in zip(starts, steps):
+            self._memory[at : at + len(step.args)] = np.frombuffer(step.args, np.uint8)
+        column = lambda name: np.array([getattr(step, name) for step in steps], np.int64)
+        self._cores, self._flags, self._per_row = column("core"), column("flags"), column("per_row")
+        self._at = (starts[:-1] + column("rows_at")) // 8
+        self._args = starts[:-1] + self._memory.__array_interface__["data"][0]
+        self._most, self._by_rows = column("shares"), column("by_rows") > 0
+        self._counters = np.zeros(len(steps), np.int64)
+        self._rows = 0
+
+    def arguments(self, rows: int) -> tuple:
+        """What ``replay_unchecked`` takes for that number of rows."""
+        if rows != self._rows:
+            self._memory.view(np.int64)[self._at] = rows * self._per_row
+            self._shares = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
+            self._rows = rows
+        return self._cores, self._args, self._shares, self._flags, self._counters

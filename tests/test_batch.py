@@ -1,0 +1,158 @@
+"""Several sequences at once, and programs against the op-by-op path, on tiny models with quantized weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fucina import llm
+from fucina.quantizer import quantize_file
+
+TINY = Path(__file__).resolve().parent / "golden" / "tiny"
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen2", "qwen3", "gemma3"])
+def path(request, tmp_path_factory):
+    """A tiny model whose matrices are all q4_0 or q8_0."""
+    out = tmp_path_factory.mktemp("tiny") / f"{request.param}.gguf"
+    quantize_file(TINY / f"{request.param}-f16.gguf", out, "q4_0")
+    return out
+
+
+@pytest.fixture
+def model(path):
+    with llm.load(path) as model:
+        assert model._programs is not None
+        yield model
+
+
+def op_by_op(model):
+    model._programs = None
+    return model
+
+
+def prompt_of(model, n: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, model.config.n_vocab, n).tolist()
+
+
+def greedy(model, prompt, n: int):
+    """Logits of ``n`` steps, each token being the best of the last step."""
+    cache, rows = model.new_cache(), []
+    for _ in range(n):
+        rows.append(model.next_logits(prompt, cache))
+        prompt = [int(rows[-1].argmax())]
+    return np.array(rows)
+
+
+def same(got, want):
+    np.testing.assert_array_equal(np.asarray(got).view(np.uint32), np.asarray(want).view(np.uint32))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("cache_type", ["f16", "f32", "q8_0"])
+def test_programs_have_the_bits_of_the_operations(path, cache_type, count, threads):
+    """Prompts of 1 to 40 tokens and what follows, for any number of threads."""
+    threads(count)
+    with llm.load(path, cache_type=cache_type) as one, llm.load(path, cache_type=cache_type, pack=False) as other:
+        op_by_op(other)
+        for n in (1, 2, 3, 7, 8, 16, 17, 31, 33, 40):
+            prompt = prompt_of(one, n, seed=n)
+            steps = 30 if n in (1, 17, 40) else 3
+            same(greedy(one, prompt, steps), greedy(other, prompt, steps))
+
+
+@pytest.mark.parametrize("program", [True, False])
+@pytest.mark.parametrize("count", [1, 2])
+def test_sequences_of_a_batch_have_the_bits_that_they_have_alone(model, program, count, threads):
+    threads(count)
+    if not program:
+        op_by_op(model)
+    prompts = [prompt_of(model, n, seed=n) for n in (5, 1, 33, 2, 17)]
+    alone = [greedy(model, prompt, 30) for prompt in prompts]
+    caches = [model.new_cache() for _ in prompts]
+    for step in range(30):
+        rows = model.batch_logits(zip(prompts, caches))
+        for i, row in enumerate(rows):
+            same(row, alone[i][step])
+        prompts = [[int(row.argmax())] for row in rows]
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7])
+def test_batches_larger_than_a_chunk(model, chunk, monkeypatch):
+    prompts = [prompt_of(model, n, seed=n) for n in (9, 1, 4, 8)]
+    expected = [model.next_logits(prompt, model.new_cache()) for prompt in prompts]
+    monkeypatch.setattr("fucina.llm.model.CHUNK", chunk)
+    same(model.batch_logits([(prompt, model.new_cache()) for prompt in prompts]), expected)
+
+
+def test_more_sequences_than_one_program_takes(model):
+    prompts = [prompt_of(model, 1, seed=n) for n in range(40)]
+    expected = [model.next_logits(prompt, model.new_cache()) for prompt in prompts]
+    same(model.batch_logits([(prompt, model.new_cache()) for prompt in prompts]), expected)
+
+
+def test_sequences_come_and_go(model):
+    """Whoever else is in the batch, the tokens are those of a generation alone."""
+    wanted = {}
+    for n in (3, 1, 20, 6):
+        prompt = prompt_of(model, n, seed=n)
+        wanted[n] = (prompt, list(model.generate_tokens(prompt, max_tokens=4 + n, temperature=0.8, seed=n)))
+    batch = llm.Batch(model)
+    add = lambda n: batch.add(wanted[n][0], max_tokens=4 + n, temperature=0.8, seed=n)
+    sequences = {3: add(3), 1: add(1)}
+    batch.step()
+    sequences[20] = add(20)
+    left_early = batch.add(prompt_of(model, 2), max_tokens=100)
+    batch.step()
+    assert len(batch) >= 1
+    if left_early.finish_reason is None:
+        batch.remove(left_early)
+        assert left_early.finish_reason == "removed" and len(left_early.tokens) == 1
+        with pytest.raises(ValueError, match="not in the batch"):
+            batch.remove(left_early)
+    sequences[6] = add(6)
+    while batch:
+        for sequence, token in batch.step():
+            assert sequence.tokens[-1] == token
+    for n, sequence in sequences.items():
+        assert sequence.tokens == wanted[n][1]
+        assert sequence.finish_reason in ("length", "stop")
+    assert batch.step() == []
+
+
+def test_wrong_arguments(model):
+    cache = model.new_cache()
+    with pytest.raises(ValueError, match="share a cache"):
+        model.batch_logits([([1], cache), ([2], cache)])
+    with pytest.raises(ValueError, match="at least one token"):
+        model.batch_logits([([1], cache), ([], model.new_cache())])
+    assert model.batch_logits([]).shape == (0, model.config.n_vocab)
+    batch = llm.Batch(model)
+    first = batch.add([1], max_tokens=2)
+    with pytest.raises(ValueError, match="share a cache"):
+        batch.add([2], cache=first.cache)
+    with pytest.raises(ValueError, match="prompt is empty"):
+        batch.add([])
+    assert batch.add([1], max_tokens=0).finish_reason == "length" and len(batch) == 1
+    full = model.new_cache(n_ctx=3)
+    ended = batch.add([1, 2], max_tokens=10, cache=full)
+    while batch:
+        batch.step()
+    assert ended.finish_reason in ("context", "stop")
+
+
+def test_an_error_leaves_all_caches_as_they_were(model):
+    cache, full = model.new_cache(), model.new_cache(n_ctx=2)
+    model.next_logits([1, 2], cache)
+    with pytest.raises(ValueError, match="do not fit the context of 2"):
+        model.batch_logits([([1], cache), ([1, 2, 3], full)])
+    assert (cache.length, full.length) == (2, 0)
+
+
+def test_caches_of_different_types_meet(path):
+    with llm.load(path) as model, llm.load(path, cache_type="f32") as other:
+        prompt = prompt_of(model, 5)
+        expected = [model.next_logits(prompt, m.new_cache()) for m in (model, other)]
+        same(model.batch_logits([(prompt, m.new_cache()) for m in (model, other)]), expected)
