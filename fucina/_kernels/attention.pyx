@@ -24,8 +24,8 @@ from blocks cimport Q8_0
 from dense_stream cimport Row1, Row2, Row3, Row4, Rows, stream
 from micro cimport R1, rows_by_16, tile16
 from simd cimport (
-    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose, f8_zero,
-    fu_f16_f32,
+    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose,
+    f8_zero, fu_f16_f32,
 )
 from span cimport Batch, Place, Span
 from team cimport core_t, run_team, step_of
@@ -183,31 +183,50 @@ cdef inline void few_rows(const Rows* rows, const Cell* tag, const Args* a, cons
             out[n * a.d + e] = y[n * a.d + e] / total[n]
 
 
+cdef inline f8 scaled(const float* t, const float* bias, Py_ssize_t left, f8 scale) noexcept nogil:
+    """Eight of ``left`` scores, -inf where there are none."""
+    cdef float lanes[8]
+    cdef f8 x
+    if left >= 8:
+        x = f8_mul(f8_load(t), scale)
+        return x if bias == NULL else f8_add(x, f8_load(bias))
+    x = f8_mul(load_part(t, left, 0), scale)
+    if bias != NULL:
+        x = f8_add(x, load_part(bias, left, 0))
+    f8_store(lanes, x)
+    return load_part(lanes, left, -INFINITY)
+
+
 cdef float soften(float* t, Py_ssize_t n, float scale, const float* bias) noexcept nogil:
-    """t = exp(scale * t + bias - max) in place; returns the sum."""
+    """t = exp(scale * t + bias - max) in place; returns the sum. Scaling twice is cheaper than storing between."""
+    cdef f8 by = f8_set1(scale)
     cdef f8 top = f8_set1(-INFINITY)
     cdef f8 s0 = f8_zero()
     cdef f8 s1 = f8_zero()
-    cdef f8 x
+    cdef f8 x, y
     cdef Py_ssize_t j = 0
     while j < n:
-        x = f8_mul(load_part(t + j, n - j, 0), f8_set1(scale))
-        if bias != NULL:
-            x = f8_add(x, load_part(bias + j, n - j, 0))
-        store_part(t + j, x, n - j)
-        top = f8_max(load_part(t + j, n - j, -INFINITY), top)
+        top = f8_max(scaled(t + j, NULL if bias == NULL else bias + j, n - j, by), top)
         j += 8
     top = f8_set1(f8_hmax(top))
     j = 0
-    while j < n:
-        x = f8_exp(f8_sub(load_part(t + j, n - j, -INFINITY), top))
+    while j + 16 <= n:
+        x = f8_exp(f8_sub(scaled(t + j, NULL if bias == NULL else bias + j, 8, by), top))
+        y = f8_exp(f8_sub(scaled(t + j + 8, NULL if bias == NULL else bias + j + 8, 8, by), top))
+        f8_store(t + j, x)
+        f8_store(t + j + 8, y)
+        s0 = f8_add(s0, x)
+        s1 = f8_add(s1, y)
+        j += 16
+    if j < n:
+        x = f8_exp(f8_sub(scaled(t + j, NULL if bias == NULL else bias + j, n - j, by), top))
         store_part(t + j, x, n - j)
         s0 = f8_add(s0, x)
-        if j + 8 < n:
-            x = f8_exp(f8_sub(load_part(t + j + 8, n - j - 8, -INFINITY), top))
-            store_part(t + j + 8, x, n - j - 8)
-            s1 = f8_add(s1, x)
-        j += 16
+        j += 8
+    if j < n:
+        x = f8_exp(f8_sub(scaled(t + j, NULL if bias == NULL else bias + j, n - j, by), top))
+        store_part(t + j, x, n - j)
+        s1 = f8_add(s1, x)
     return f8_hsum(f8_add(s0, s1))
 
 
@@ -401,8 +420,8 @@ def attention_step(int code, const float[:, :, ::1] q, const unsigned char[:, :,
                    const long long[::1] count):
     """Causal attention of the sequences of a batch (``span.pxd``) as a step of a program.
 
-    ``cells`` [1, kv_heads, bytes] tells the size of a cell. Tasks have ``tile`` queries times ``part`` heads, or ``single`` heads when a
-    sequence has one query; ``scratch`` has a row for each share.
+    ``cells`` [1, kv_heads, bytes] tells the size of a cell. Tasks have ``tile`` queries times ``part`` heads, or
+    ``single`` heads when a sequence has one query; ``scratch`` has a row for each share.
     """
     cdef Args a = filled(q, cells, cells, None, scale, True, window, out, tile, part, scratch)
     a.k_row = a.v_row = cells.shape[2]

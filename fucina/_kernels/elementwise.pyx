@@ -1,8 +1,9 @@
 """Element-wise operations on f32: unary, binary, gated, and scaling by a number.
 
 Computes z[i] = f(x[i]), f(x[i], y[i]) or x[i] * act(gate[i]) over contiguous memory. Work is memory bound, so the
-operation is chosen inside the loop by a branch that never changes. Shares end on multiples of 16 elements, or of a row, and the
-last vector is padded, so every element sees the same arithmetic whatever the number of threads. In place is allowed.
+operation is chosen inside the loop by a branch that never changes. Shares end on multiples of 16 elements, or of a row,
+and the last vector is padded, so every element sees the same arithmetic whatever the number of threads. In place is
+allowed.
 """
 
 from simd cimport (

@@ -9,11 +9,11 @@ columns two panels of q4_k share the loads of activations, see ``tile_32.pxd``; 
 from libc.stdint cimport int8_t
 
 from blocks cimport Q4_K, Q5_K
-from panel cimport TILE
+from panel cimport AHEAD, TILE
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add16, w8_add32, w8_and, w8_bcast32,
-    w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shl16, w8_shr16,
-    w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, fu_prefetch, w8, w8_add16, w8_add32, w8_and,
+    w8_bcast32, w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shl16,
+    w8_shr16, w8_zero,
 )
 from tile_32 cimport dot4_pair
 
@@ -58,6 +58,8 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
         for c in range(nc):
             total[c] = w8_zero()
         for j in range(8):
+            for g in range(<int> sizeof(BlockK) // 64):
+                fu_prefetch(p + AHEAD + <int> sizeof(BlockK) * j + 64 * g)
             for g in range(8):
                 if BlockK is Q5_K:
                     v = w8_load(p + 256 + 256 * (j >> 1) + 32 * g)
