@@ -20,7 +20,7 @@ from fucina.runtime import isa
 PACKAGE = Path(fucina.__file__).parent
 SPECIFIED = sorted(p.stem for p in (PACKAGE / "_scalar").glob("[a-z]*.py"))
 # Families that compute nothing themselves: "program" runs the cores of the others.
-DRIVERS = ["program"]
+DRIVERS = ["peak", "program"]
 # Operations whose results are not one array.
 WITHOUT_OUT = {
     "kv_store", "moe_route", "pack", "pack_weight", "quantize", "quantize_activations", "rope_tables", "top_k",

@@ -29,6 +29,7 @@ EXACT = {
     "kv_store": ("scalar", "variants", "threads"),
     "linear_quant": ("scalar", "variants", "threads", "batch"),
     "matmul": ("scalar", "variants", "threads", "batch"),
+    "matmul_steps": ("scalar", "variants"),
     "moe": ("scalar", "variants", "threads", "batch"),
     "norm": ("scalar", "variants", "threads", "batch"),
     "reduce": ("scalar", "variants", "threads", "batch"),

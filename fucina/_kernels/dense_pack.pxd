@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from simd cimport (
     d4, d4_load, d4_store, d4_transpose, f8, f8_from_bf16_high, f8_from_bf16_low, f8_from_f16_half, f8_load, f8_load_columns,
     f8_load_bf16, f8_load_f16, f8_store, f8_store_bf16, f8_store_f16, f8_transpose, fu_bf16_f32, fu_f16_f32,
-    fu_f32_bf16, fu_f32_f16, fu_prefetch, fu_prefetch_far, w8, w8_load, w8_store, w8_load_columns16,
+    fu_f32_bf16, fu_f32_f16, fu_prefetch, w8, w8_load, w8_store, w8_load_columns16,
 )
 
 cdef enum:
@@ -115,14 +115,14 @@ cdef inline void pack_panels(const Elem* b, Py_ssize_t ks, Py_ssize_t cs, Py_ssi
     cdef Py_ssize_t g, g0, p, j
     cdef const char* row
     if cs == sizeof(Elem) and ks != sizeof(Elem):
-        # Four panels at a time: 256 bytes of a row are read at once, and only four streams are written.
+        # Sixteen panels at a time: long enough runs of a row for the memory.
         g0 = 0
         while g0 < whole:
             for p in range(kc):
                 row = <const char*> b + p * ks
-                for g in range(g0, min(g0 + 4, whole)):
+                for g in range(g0, min(g0 + 16, whole)):
                     move_row(<const Elem*> row + width * g, to + g * next_panel + 64 * p)
-            g0 += 4
+            g0 += 16
     elif ks == sizeof(Elem):
         for g in range(2 * whole):
             transpose_half(<const Elem*> (<const char*> b + width // 2 * g * cs), cs, kc,
@@ -133,7 +133,8 @@ cdef inline void pack_panels(const Elem* b, Py_ssize_t ks, Py_ssize_t cs, Py_ssi
     for j in range(first, (columns + width - 1) // width * width):
         for p in range(kc):
             if j < columns:
-                move1(<const Elem*> (<const char*> b + p * ks + j * cs), to + j // width * next_panel + 64 * p + 64 // width * (j % width))
+                move1(<const Elem*> (<const char*> b + p * ks + j * cs),
+                      to + j // width * next_panel + 64 * p + 64 // width * (j % width))
             elif Elem is double:
                 (<double*> (to + j // width * next_panel + 64 * p))[j % width] = 0
             else:
@@ -234,6 +235,13 @@ cdef inline void pack_rows(const Elem* a, Py_ssize_t rs, Py_ssize_t ks, Py_ssize
                             memcpy(dst + 48 * (p + i) + 32, &d[i], 16)
                         p += 4
                 else:
+                    if Elem is float:
+                        # Two rows of the next group come along; what they write is overwritten.
+                        while i0 + 8 <= rows and p + 4 <= kc:
+                            f8_load_columns(row[0] + 4 * p, rs, r)
+                            for i in range(4):
+                                f8_store(<float*> (dst + 24 * (p + i)), r[i])
+                            p += 4
                     while p + 8 <= kc:
                         for i in range(8):
                             r[i] = widen8(<const Elem*> row[i] + p)
@@ -245,7 +253,8 @@ cdef inline void pack_rows(const Elem* a, Py_ssize_t rs, Py_ssize_t ks, Py_ssize
                 while p < step:
                     if Elem is double:
                         d4_store(<double*> (dst + 48 * p), d4_load(<const double*> (<const char*> a + (p0 + p) * ks) + i0))
-                        d4_store(<double*> (dst + 48 * p + 32), d4_load(<const double*> (<const char*> a + (p0 + p) * ks) + i0 + 4))
+                        d4_store(<double*> (dst + 48 * p + 32),
+                                 d4_load(<const double*> (<const char*> a + (p0 + p) * ks) + i0 + 4))
                     else:
                         f8_store(<float*> (dst + 24 * p), widen8(<const Elem*> (<const char*> a + (p0 + p) * ks) + i0))
                     p += 1

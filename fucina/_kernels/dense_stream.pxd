@@ -102,9 +102,11 @@ cdef inline void stream(const Rows* rows, const Elem* w, Py_ssize_t cs, Py_ssize
         for n in range(<int> sizeof(Rows)):
             for g in range(2):
                 if Elem is double:
-                    t[2 * n + g] = d4_fma(d4_set1((<const double*> (a + n * ars))[p]), d4_load(<const double*> rest + 4 * g), t[2 * n + g])
+                    t[2 * n + g] = d4_fma(d4_set1((<const double*> (a + n * ars))[p]), d4_load(<const double*> rest + 4 * g),
+                                          t[2 * n + g])
                 else:
-                    s[2 * n + g] = f8_fma(f8_set1((<const float*> (a + n * ars))[p]), f8_load(<const float*> rest + 8 * g), s[2 * n + g])
+                    s[2 * n + g] = f8_fma(f8_set1((<const float*> (a + n * ars))[p]), f8_load(<const float*> rest + 8 * g),
+                                          s[2 * n + g])
         p += 1
         col += sizeof(Elem)
     for n in range(<int> sizeof(Rows)):

@@ -18,16 +18,20 @@ rows, and then the register tile of ``micro.pxd``. Where b comes from:
 """
 
 from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint16_t
+from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memset
 
 from dense_pack cimport GAP, Elem, bf16, pack_panels, pack_rows, read_rows, store_panel16, widen_panel, write_rows
 from dense_stream cimport Row1, Row2, Row3, Row4, stream
 from micro cimport (
-    BF16Panel, ByColumn, ByRow, F16Panel, Half, half_tile, Order, T11, T14, T21, T22, T31, T32, Vec, tile, tile_of,
+    AHEAD, Apart, BF16Panel, ByColumn, ByRow, F16Panel, Grouped, Half, Order, Panel, Pitch, T11, T14, T21, T22, T31, T32, Vec,
+    half_tile, tile, tile_of,
 )
-from simd cimport d4, f8, fu_draw, fu_prefetch
+from simd cimport d4, f8, fu_prefetch
 from team cimport core_t, run_team, share_start
+
+cdef extern from "team.h" nogil:
+    int64_t fu_ticket(int64_t* counter)
 
 # Number types.
 cdef enum:
@@ -46,13 +50,16 @@ cdef enum:
 
 cdef enum:
     AXES = 32
+    FEW = 12        # groups of rows that read a panel from memory more than they compute with it
     SMALL = 8192    # bytes of workspace that the stack offers, so that tiny products need no other
 
+# A block of a, MC x KC, takes 360 KB of a second-level cache of 512 KB and stays there while the panels of b pass; a panel
+# takes 32 KB and is read by all groups of rows in turn. 512 x 180 is 2-3 % faster than 384 x 120 from 512^3 to 2048^3, other
+# depths (256), heights (72) and widths (512, 2048) are up to 1 % slower (AMD Zen 3, 2026-11-30).
 cdef enum:
-    KC = 320            # depth of a block
-    MC = 120            # rows of a block
-    STRIPW = 512        # columns of a strip that several blocks of rows use
-    NB = 1024           # columns of a rectangle of packed weights
+    KC = 512            # depth of a block
+    MC = 180            # rows of a block; half as many of f64
+    NB = 1024           # columns of a rectangle
     PARTS = 4           # rectangles per thread, at most
     GRAIN = 1 << 22     # multiply-adds of a rectangle, at least
 
@@ -80,75 +87,88 @@ cdef struct Args:
     Py_ssize_t panel_bytes
     Py_ssize_t a_at, b_at, edge_at, c_at, work_bytes
     char* work
-    long counter
+    int64_t counter
 
 
 # ---- one block ------------------------------------------------------------------------------------------------------
 
-cdef void block(const Order* order, const Vec* vec, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
-                Py_ssize_t rs, Py_ssize_t lda, Py_ssize_t next_group, const char* b, Py_ssize_t ldb,
-                Py_ssize_t next_panel, char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
-    """``rows`` rows times whole panels. Row i of a starts at ``a + i * rs``; with ``next_group`` the rows come in packed
-    groups. A panel of b stays in the first-level cache while all rows pass."""
+cdef void block(const Order* order, const Pitch* pitch, const Vec* vec, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc,
+                const char* a, Py_ssize_t lda, Py_ssize_t next_group, const char* b, Py_ssize_t ldb, Py_ssize_t next_panel,
+                char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
+    """``rows`` rows times whole panels; a panel of b stays in the first-level cache while all rows pass. ``next_group`` is
+    the distance between packed groups of rows."""
     cdef Py_ssize_t groups = (rows + 5) // 6
     cdef Py_ssize_t base = rows // groups, extra = rows - base * groups
+    cdef Py_ssize_t next_row = lda if Order is ByRow else 4 if Vec is f8 else 8
     cdef Py_ssize_t j = 0, g, i, p
+    cdef const char* panel
+    cdef const char* soon
     cdef int n
     # Too few rows for one panel to fill the pipes: several panels at once.
-    if rows == 1:
-        while j + 4 <= panels:
-            tile(<const T14*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+    if Order is not Grouped:
+        while rows == 1 and j + 4 <= panels:
+            tile(<const T14*> NULL, order, pitch, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc,
+                 fresh, NULL, 0)
             j += 4
-    elif rows == 2:
-        while j + 2 <= panels:
-            tile(<const T22*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+        while rows == 2 and j + 2 <= panels:
+            tile(<const T22*> NULL, order, pitch, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc,
+                 fresh, NULL, 0)
             j += 2
-    elif rows == 3:
-        while j + 2 <= panels:
-            tile(<const T32*> NULL, order, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc, fresh)
+        while rows == 3 and j + 2 <= panels:
+            tile(<const T32*> NULL, order, pitch, vec, a, lda, b + j * next_panel, ldb, next_panel, kc, c + 64 * j, ldc,
+                 fresh, NULL, 0)
             j += 2
     while j < panels:
+        panel = b + j * next_panel
         i = 0
         for g in range(groups):
             n = <int> (base + (g < extra))
-            # Meanwhile the next rows of c.
+            # Meanwhile the next rows of c: the chains cannot start without them.
+            soon = c + 64 * j + (i + n) * ldc if g + 1 < groups else c + 64 * (j + 1)
             for p in range(6):
-                fu_prefetch(c + 64 * j + (i + n + p) * ldc)
-            tile_of(n, order, vec, a + (g * next_group if next_group else i * rs), lda, b + j * next_panel, ldb, kc,
-                    c + 64 * j + i * ldc, ldc, fresh)
+                fu_prefetch(soon + p * ldc)
+            # And a share of the next panel. With few rows that is as much work for the memory as the tile is for the
+            # processor, so the tile spreads it evenly; one group of rows only runs ahead of itself.
+            if groups == 1:
+                soon = panel + AHEAD
+            else:
+                soon = panel + next_panel + g * kc // groups * 64
+            if Pitch is Panel and groups > FEW:
+                for p in range((g + 1) * kc // groups - g * kc // groups):
+                    fu_prefetch(soon + 64 * p)
+            tile_of(n, order, pitch, vec, a + (g * next_group if Order is Grouped else i * next_row), lda, panel, ldb, kc,
+                    c + 64 * j + i * ldc, ldc, fresh, soon, 64 // groups if groups <= FEW else 0)
             i += n
         j += 1
+
+
+cdef inline void block_of(const Args* g, const Pitch* pitch, const Vec* vec, Py_ssize_t rows, Py_ssize_t panels,
+                          Py_ssize_t kc, const char* a, const char* b, Py_ssize_t ldb, Py_ssize_t next_panel, char* c,
+                          Py_ssize_t ldc, bint fresh) noexcept nogil:
+    if g.pack_a:
+        block(<const Grouped*> NULL, pitch, vec, rows, panels, kc, a, 0, 6 * g.es * kc + GAP, b, ldb, next_panel, c, ldc,
+              fresh)
+    elif g.aks == g.es:
+        block(<const ByRow*> NULL, pitch, vec, rows, panels, kc, a, g.ars, 0, b, ldb, next_panel, c, ldc, fresh)
+    else:
+        block(<const ByColumn*> NULL, pitch, vec, rows, panels, kc, a, g.aks, 0, b, ldb, next_panel, c, ldc, fresh)
 
 
 cdef inline void any_block(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
                            const char* b, Py_ssize_t ldb, Py_ssize_t next_panel, char* c, Py_ssize_t ldc,
                            bint fresh) noexcept nogil:
-    """The block for the number type and the order of a."""
-    cdef Py_ssize_t rs = g.ars, lda = 6 * g.es, group = 0
-    cdef bint by_row = False
+    """The block for the number type and the layouts of a and b."""
     if panels == 0:
         return
-    if g.pack_a:
-        group = 6 * g.es * kc + GAP
-    elif g.aks == g.es:
-        by_row = True
-        lda = g.ars
-    else:
-        lda = g.aks
     if g.es == 4:
-        if by_row:
-            block(<const ByRow*> NULL, <const f8*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
-                  ldc, fresh)
+        if ldb == 64:
+            block_of(g, <const Panel*> NULL, <const f8*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
         else:
-            block(<const ByColumn*> NULL, <const f8*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
-                  ldc, fresh)
+            block_of(g, <const Apart*> NULL, <const f8*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
+    elif ldb == 64:
+        block_of(g, <const Panel*> NULL, <const d4*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
     else:
-        if by_row:
-            block(<const ByRow*> NULL, <const d4*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
-                  ldc, fresh)
-        else:
-            block(<const ByColumn*> NULL, <const d4*> NULL, rows, panels, kc, a, rs, lda, group, b, ldb, next_panel, c,
-                  ldc, fresh)
+        block_of(g, <const Apart*> NULL, <const d4*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
 
 
 # ---- copies by number type ----------------------------------------------------------------------------------------------
@@ -244,9 +264,11 @@ cdef inline void half_block(const Half* kind, Py_ssize_t rows, Py_ssize_t panels
 cdef inline void half_blocks(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
                              const char* b, Py_ssize_t next_panel, char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
     if g.bt == PACKED + F16:
-        half_block(<const F16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c, ldc // 4, fresh)
+        half_block(<const F16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c,
+                   ldc // 4, fresh)
     else:
-        half_block(<const BF16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c, ldc // 4, fresh)
+        half_block(<const BF16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c,
+                   ldc // 4, fresh)
 
 
 cdef inline void stream_rows(int rows, const Elem* w, Py_ssize_t cs, Py_ssize_t k, const char* a, Py_ssize_t ars,
@@ -296,7 +318,8 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
     cdef const char* btail
     cdef char* edge = work + g.edge_at
     cdef char* main
-    cdef Py_ssize_t ldc, ldb = 64, next_panel, p = 0, kc, s, width, whole, tail, i, mc
+    cdef char* ctail
+    cdef Py_ssize_t ldc, ldt, ldb = 64, next_panel, p = 0, kc, s, width, whole, tail, i, mc
     cdef bint fresh
     a += i0 * g.ars
     c += i0 * g.crs + j0 * g.ccs
@@ -321,7 +344,8 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
             width = min(g.strip, columns - s)
             whole = width // g.width
             tail = width - whole * g.width
-            next_panel = 64 * kc
+            # One line more than the panel, or panels compete for the same places of the cache.
+            next_panel = 64 * (kc + 1)
             bstrip = work + g.b_at
             if g.source == DIRECT:
                 bstrip, ldb, next_panel = b + p * g.bks + s * g.bcs, g.bks, 64
@@ -340,6 +364,10 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
                     bstrip = work + g.b_at
                     next_panel = 0
             btail = work + g.b_at if g.source == DIRECT else bstrip + whole * next_panel
+            if g.direct_c:
+                ctail, ldt = edge, 64
+            else:
+                ctail, ldt = main + (s + width - tail) * g.es, ldc
             i = 0
             while i < rows:
                 mc = min(g.mc, rows - i)
@@ -351,15 +379,11 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
                 if g.source == HALVES and rows <= 3:
                     half_blocks(g, rows, whole, kc, ablock, bstrip + 32 * p, next_panel, main + s * g.es, ldc, fresh)
                     if tail:
-                        half_blocks(g, rows, 1, kc, ablock, btail + 32 * p, 0, edge if g.direct_c else main + (s + width - tail) * g.es, 64 if g.direct_c else ldc, fresh)
+                        half_blocks(g, rows, 1, kc, ablock, btail + 32 * p, 0, ctail, ldt, fresh)
                 else:
-                    any_block(g, mc, whole, kc, ablock, bstrip, ldb, next_panel,
-                              main + i * ldc + s * g.es, ldc, fresh)
-                    if tail and g.direct_c:
-                        any_block(g, mc, 1, kc, ablock, btail, 64, 0, edge + 64 * i, 64, fresh)
-                    elif tail:
-                        any_block(g, mc, 1, kc, ablock, btail, 64, 0,
-                                  main + i * ldc + (s + width - tail) * g.es, ldc, fresh)
+                    any_block(g, mc, whole, kc, ablock, bstrip, ldb, next_panel, main + i * ldc + s * g.es, ldc, fresh)
+                    if tail:
+                        any_block(g, mc, 1, kc, ablock, btail, 64, 0, ctail + i * ldt, ldt, fresh)
                 i += mc
             s += width
         p += kc
@@ -385,7 +409,7 @@ cdef void matmul(const Args* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     cdef Py_ssize_t t, i, j, n, at, bt, ct
     cdef int axis
     while True:
-        t = fu_draw(&(<Args*> g).counter)
+        t = fu_ticket(&(<Args*> g).counter)
         if t >= down * across * g.batches:
             return
         i = t % down * g.mb
@@ -443,6 +467,10 @@ cdef void turn(Args* g) noexcept nogil:
         g.sb[i] = n
 
 
+cdef inline Py_ssize_t most_rows(const Args* g) noexcept nogil:
+    return MC * 4 // g.es
+
+
 cdef void cut(Args* g, Py_ssize_t nth) noexcept nogil:
     """Rectangles for a team: about as many as keep everybody busy, of the shape that packs the least."""
     cdef Py_ssize_t parts = 1, down, across, best = 0, cost, most = 1
@@ -461,10 +489,11 @@ cdef void cut(Args* g, Py_ssize_t nth) noexcept nogil:
                 best = cost
                 g.mb = even(g.m, (g.m + down - 1) // down, 6)
                 g.nb = even(g.n, (g.n + across - 1) // across, g.width)
-    if g.source >= PANELS and g.m > 3:
+    # A narrow rectangle keeps its part of c and of b in the last cache while the blocks of k pass.
+    if g.m > 6:
         g.nb = min(g.nb, NB)
-        if g.source == HALVES:
-            g.mb = min(g.mb, even(g.m, MC, 6))
+    if g.source == HALVES:
+        g.mb = min(g.mb, even(g.m, most_rows(g), 6))
     if not g.direct_c:
         g.nb = min(g.nb, <Py_ssize_t> 1024)
 
@@ -484,7 +513,9 @@ cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
         route = STRIP
     elif route == 0:
         route = STRIP
-        if unit_b and (g.m <= 4 or g.k * g.n <= 2304):
+        # Packing b costs as much as a few rows of products, and pays where b is read often from behind the first-level
+        # cache, or lies at distances that share its places.
+        if unit_b and (g.m <= 6 or g.bks % 2048 != 0 and (g.m <= 16 or g.k * g.n * g.es < 32768)):
             route = DIRECT
         elif g.m <= 4 and g.n >= g.width and native_a and g.aks == g.es and along_b:
             route = STREAM
@@ -496,14 +527,14 @@ cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
     # Few rows: b is read once, and long runs suit the memory better than blocks that fit a cache.
     if g.m <= 6 and route >= PANELS:
         deep = 2048
-    elif g.m <= 4 and route == DIRECT and g.k * g.n > 16384:
+    elif g.m <= 6 and route == DIRECT and g.k * g.n > (16384 if g.m <= 3 else 1 << 21):
         deep = 8
     g.kc = even(g.k, deep, 8)
-    g.mc = min(even(g.mb, MC, 6), g.mb)
+    g.mc = min(even(g.mb, most_rows(g), 6), g.mb)
     g.pack_a = not unit_a or (g.m >= 12 and g.n >= 96 and (g.m * g.k > 16384 or g.aks != g.es))
     g.strip = g.nb
     if route == STRIP:
-        g.strip = min(g.nb, 4 * g.width if g.mb <= g.mc else STRIPW)
+        g.strip = min(g.nb, 4 * g.width if g.mb <= g.mc else NB)
     elif route == HALVES and g.m > 3:
         g.strip = 16
     # The workspace of one worker.

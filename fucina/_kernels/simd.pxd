@@ -39,7 +39,6 @@ cdef extern from "simd.h" nogil:
     float f8_hsum(f8 v)
     float f8_hmax(f8 v)
     int f8_isfinite_all(f8 a)
-    void f8_round_away_i8(int8_t* q, f8 x, int keep)
     void f8_round_even_i8(int8_t* q, f8 x, int keep)
     void f8_transpose(f8* rows)
 
@@ -94,6 +93,3 @@ cdef extern from "simd.h" nogil:
     void w8_load_columns16(const void* p, long stride, w8* columns)
 
     const char* fu_zeros     # 64 bytes of zeros
-
-    void fu_prefetch_far(const void* p)
-    long fu_draw(long* counter)

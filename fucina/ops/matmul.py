@@ -17,8 +17,8 @@ GATE = tuning.value("FUCINA_GATE_MATMUL")
 F32, F16, BF16, F64 = 0, 1, 2, 3
 CODES = {np.dtype(np.float32): F32, np.dtype(np.float16): F16, np.dtype(np.float64): F64}
 PACKED = 16
-# Products below this many multiply-adds find their workspace on the stack.
-_SMALL = 4096
+# Products of so few outputs mostly find their workspace on the stack; they ask again where they do not.
+_SMALL = 64
 _SPACE = 1 << 20
 
 
@@ -95,51 +95,61 @@ def matmul(a, b, *, trans_a: bool = False, trans_b: bool = False, out=None, accu
         raise TypeError(
             f"float64 meets only float64, got {_check.describe(a)} and {b.dtype.name} of shape {b.shape}"
         )
-    n, k = b.shape[-2:] if trans_b else b.shape[:-3:-1]
-    if a.shape[-2 if trans_a else -1] != k:
-        raise ValueError(
-            f"the inner sizes differ: a {a.shape}{' transposed' * trans_a} times b {b.shape}{' transposed' * trans_b}"
-        )
     if trans_a:
         a = a.swapaxes(-1, -2)
-    if trans_b and not packed:
-        b = b.swapaxes(-1, -2)
-    shape = a.shape[:-2]
-    if shape or len(b.shape) > 2:
-        if max(a.ndim, len(b.shape)) > 32:
-            raise ValueError(f"matmul takes at most 32 axes, got {a.ndim} and {len(b.shape)}")
-        if not packed and shape != b.shape[:-2]:
-            try:
-                shape = np.broadcast_shapes(shape, b.shape[:-2])
-            except ValueError:
-                raise ValueError(f"the leading axes of shapes {a.shape} and {b.shape} do not broadcast") from None
-    shape = (*shape, a.shape[-2], n)
-    if dtype is not None:
-        dtype = np.dtype(dtype)
-    elif out is not None:
-        dtype = out.dtype if isinstance(out, np.ndarray) else a.dtype
+    shape, b_shape = a.shape, b.shape
+    if trans_b:
+        b_shape = (*b_shape[:-2], b_shape[-1], b_shape[-2])
+        if not packed:
+            b = b.swapaxes(-1, -2)
+    k = shape[-1]
+    if b_shape[-2] != k:
+        raise ValueError(f"the inner sizes differ: a {shape} times b {b_shape}")
+    if len(shape) == len(b_shape) == 2:
+        shape = (shape[0], b_shape[1])
     else:
-        dtype = a.dtype if a_code == b_code else _check.F32
-    c_code = CODES.get(dtype)
-    if c_code is None:
-        c_code = _other(dtype, "the result")
-    if (c_code == F64) != (a_code == F64):
-        raise TypeError(f"the result of {a.dtype.name} and {b.dtype.name} cannot be {dtype.name}")
+        shape = _stacked(shape, b_shape)
+    if dtype is None and out is None:
+        dtype, c_code = (a.dtype, a_code) if a_code == b_code else (_check.F32, F32)
+    else:
+        dtype = np.dtype(dtype) if dtype is not None else out.dtype if isinstance(out, np.ndarray) else a.dtype
+        c_code = CODES.get(dtype)
+        if c_code is None:
+            c_code = _other(dtype, "the result")
+        if (c_code == F64) != (a_code == F64):
+            raise TypeError(f"the result of {a.dtype.name} and {b.dtype.name} cannot be {dtype.name}")
     if out is None:
         if accumulate:
             raise ValueError("accumulate adds to out, which is missing")
         c = np.empty(shape, dtype)
     else:
         c = _target(out, shape, dtype, a, b.data if packed else b, accumulate)
-    if c.size:
-        if k:
-            _batches(a, a_code, b, b_code, c, c_code, accumulate)
-        elif not accumulate:
+    if not c.size:
+        pass
+    elif not k:
+        if not accumulate:
             c[...] = 0
+    elif c.ndim == 2:
+        _product(a, a_code, b, b_code, c, c_code, accumulate)
+    else:
+        _batches(a, a_code, b, b_code, c, c_code, accumulate)
     if out is not None and c is not out:
         out[...] = c
         return out
     return c
+
+
+def _stacked(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of the product of stacks of matrices."""
+    if max(len(a), len(b)) > 32:
+        raise ValueError(f"matmul takes at most 32 axes, got {len(a)} and {len(b)}")
+    lead = a[:-2]
+    if lead != b[:-2]:
+        try:
+            lead = np.broadcast_shapes(lead, b[:-2])
+        except ValueError:
+            raise ValueError(f"the leading axes of shapes {a} and {b} do not broadcast") from None
+    return (*lead, a[-2], b[-1])
 
 
 def _operand(x, name: str) -> tuple[np.ndarray, int]:
@@ -151,10 +161,15 @@ def _operand(x, name: str) -> tuple[np.ndarray, int]:
         code = _other(x.dtype, name)
     if x.ndim < 2:
         raise ValueError(f"{name} must be a matrix or a stack of matrices, got shape {x.shape}")
-    flags = x.flags
-    if not flags.aligned or not flags.c_contiguous and not whole_strides(x):
+    if not x.flags.carray and not _readable(x):
         x = x.copy()
     return x, code
+
+
+def _readable(x: np.ndarray) -> bool:
+    """Whether the kernel can use x as it is."""
+    flags = x.flags
+    return flags.aligned and (flags.forc or whole_strides(x))
 
 
 def _other(dtype: np.dtype, name: str) -> int:
@@ -200,26 +215,25 @@ def _folded(x: np.ndarray) -> bool:
 def _batches(a, a_code, b, b_code, c, c_code, accumulate) -> None:
     """Bring the leading axes to equal terms and multiply."""
     lead = c.shape[:-2]
-    if lead:
-        if len(b.shape) == 2 and a.flags.c_contiguous and c.flags.c_contiguous:
-            # One right operand for all: one tall product.
-            a, c = a.reshape(-1, a.shape[-1]), c.reshape(-1, c.shape[-1])
-        elif type(b) is PackedWeight:
-            for i in np.ndindex(lead):
-                _product(a[i], a_code, b, b_code, c[i], c_code, None, accumulate)
-            return
-        else:
-            if a.shape[:-2] != lead:
-                a = np.broadcast_to(a, lead + a.shape[-2:])
-            if b.shape[:-2] != lead:
-                b = np.broadcast_to(b, lead + b.shape[-2:])
-    _product(a, a_code, b, b_code, c, c_code, None, accumulate)
+    if b.ndim == 2 and a.flags.c_contiguous and c.flags.c_contiguous:
+        # One right operand for all: one tall product.
+        a, c = a.reshape(-1, a.shape[-1]), c.reshape(-1, c.shape[-1])
+    elif type(b) is PackedWeight:
+        for i in np.ndindex(lead):
+            _product(a[i], a_code, b, b_code, c[i], c_code, accumulate)
+        return
+    else:
+        if a.shape[:-2] != lead:
+            a = np.broadcast_to(a, lead + a.shape[-2:])
+        if b.shape[:-2] != lead:
+            b = np.broadcast_to(b, lead + b.shape[-2:])
+    _product(a, a_code, b, b_code, c, c_code, accumulate)
 
 
-def _product(a, a_code, b, b_code, c, c_code, bias, accumulate) -> None:
+def _product(a, a_code, b, b_code, c, c_code, accumulate) -> None:
     nth = enter(c.size * a.shape[-1], GATE)
     try:
-        multiply(a, a_code, b, b_code, c, c_code, bias, accumulate, nth)
+        multiply(a, a_code, b, b_code, c, c_code, None, accumulate, nth)
     finally:
         leave(nth)
 
@@ -240,7 +254,7 @@ def multiply(a, a_code: int, b, b_code: int, c, c_code: int, bias, accumulate: b
         b = b.view(np.uint16)
     if c_code == BF16:
         c = c.view(np.uint16)
-    space = scratch(_SPACE) if c.size * a.shape[-1] > _SMALL else None
+    space = scratch(_SPACE) if c.size > _SMALL else None
     product = kernel("matmul").matmul_into_unchecked
     need = product(a_code, a, b_code, b, c_code, c, bias, accumulate, route, space, nth)
     if need:

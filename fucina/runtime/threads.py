@@ -22,6 +22,7 @@ Kernels are called between :func:`enter` and :func:`leave`::
 
 from __future__ import annotations
 
+import importlib
 import math
 import operator
 import os
@@ -32,14 +33,23 @@ from pathlib import Path
 from . import tuning
 
 
-def _ask_to_spin() -> None:
-    """Hand ``FUCINA_SPIN_BUDGET`` to the OpenMP runtime, which looks once, when it is loaded."""
-    budget = tuning.value("FUCINA_SPIN_BUDGET")
-    if budget is not None:
-        os.environ.setdefault("GOMP_SPINCOUNT", str(budget))
+def _load_openmp() -> None:
+    """Load the OpenMP runtime, which reads its environment once, with ``FUCINA_SPIN_BUDGET``.
+
+    The variables of the runtime itself come first. The environment is put back, because child processes inherit it.
+    """
+    budget = str(tuning.value("FUCINA_SPIN_BUDGET"))
+    chosen = "OMP_WAIT_POLICY" in os.environ or "GOMP_SPINCOUNT" in os.environ
+    if not chosen:
+        os.environ["GOMP_SPINCOUNT"] = budget
+    try:
+        importlib.import_module("fucina._kernels._openmp")
+    finally:
+        if not chosen:
+            del os.environ["GOMP_SPINCOUNT"]
 
 
-_ask_to_spin()
+_load_openmp()
 
 from fucina._kernels._openmp import in_parallel, max_threads, num_procs, runtime_version  # noqa: E402
 
@@ -53,6 +63,7 @@ MOST = 512
 _team = threading.RLock()
 _asked: int | None = None
 _forked = False
+
 
 def _omp_num_threads() -> int | None:
     """``OMP_NUM_THREADS``; of a list the number for the outermost region, None when it is not set or not valid."""

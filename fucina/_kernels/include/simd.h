@@ -204,16 +204,8 @@ FU int f8_isfinite_all(f8 a) {
 #endif
 }
 
-/* Eight f32 of magnitude under 128 to int8; zeros when `keep` is 0. Half away from zero: the fraction left by
- * truncation is exact, so comparing it with a half is too. */
-FU void f8_round_away_i8(int8_t* q, f8 x, int keep) {
-    fu_i32 t = __builtin_convertvector(keep ? x : f8_zero(), fu_i32);
-    f8 frac = (keep ? x : f8_zero()) - __builtin_convertvector(t, f8);
-    t = t - (fu_i32)(frac >= 0.5f) + (fu_i32)(frac <= -0.5f);
-    for (int i = 0; i < 8; i++) q[i] = (int8_t)t[i];
-}
-
-/* The same, half to even, at most 127. Adding 1.5 * 2^23 leaves the rounded integer in the low bits. */
+/* Eight f32 of magnitude under 2^22 to int8, half to even, at most 127; zeros when `keep` is 0. Adding 1.5 * 2^23 leaves
+ * the rounded integer in the low bits. */
 FU void f8_round_even_i8(int8_t* q, f8 x, int keep) {
     fu_i32 t = (fu_i32)((keep ? x : f8_zero()) + 12582912.0f) - 0x4b400000;
     for (int i = 0; i < 8; i++) q[i] = (int8_t)(t[i] > 127 ? 127 : t[i]);
@@ -423,9 +415,6 @@ FU w8 w8_dot1_s8(w8 w, const int8_t* a) {
 
 FU void fu_prefetch(const void* p) { __builtin_prefetch(p); }
 
-/* Into the second-level cache only. */
-FU void fu_prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }
-
 /* ---- f64 lanes ----------------------------------------------------------------------------------------- */
 
 typedef double d4 __attribute__((vector_size(32)));
@@ -547,12 +536,9 @@ FU void w8_load_columns16(const void* p, long stride, w8* r) {
 #endif
 }
 
-/* ---- shared by a team ---------------------------------------------------------------------------------- */
+/* ---- constants ------------------------------------------------------------------------------------------ */
 
 /* A panel row of zeros: where a sum starts. */
 static const char fu_zeros[64] __attribute__((aligned(64))) = {0};
-
-/* The next number of a counter that several threads draw from. */
-FU long fu_draw(long* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
 #endif
