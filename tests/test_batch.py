@@ -151,6 +151,60 @@ def test_an_error_leaves_all_caches_as_they_were(model):
     assert (cache.length, full.length) == (2, 0)
 
 
+@pytest.mark.parametrize("when", range(1, 18))
+def test_an_interrupt_at_any_choice_changes_no_token(model, when, monkeypatch):
+    prompts = [[1, 2, 3], [4, 5], [6, 7, 8, 9]]
+    alone = [list(model.generate_tokens(prompt, max_tokens=6)) for prompt in prompts]
+    batch, choose, calls = llm.Batch(model), llm.Sampler.sample, []
+    sequences = [batch.add(prompt, max_tokens=6) for prompt in prompts]
+
+    def interrupted(self, *args):
+        calls.append(1)
+        if len(calls) == when:
+            raise KeyboardInterrupt
+        return choose(self, *args)
+
+    monkeypatch.setattr(llm.Sampler, "sample", interrupted)
+    while batch:
+        try:
+            batch.step()
+        except KeyboardInterrupt:
+            pass
+    assert [sequence.tokens for sequence in sequences] == alone
+    for sequence, prompt in zip(sequences, prompts):
+        if sequence.finish_reason == "length":
+            assert sequence.cache.length == len(prompt) + 5
+
+
+def test_a_cache_that_others_touch(model):
+    expected = list(model.generate_tokens([1, 2], max_tokens=5))
+    batch = llm.Batch(model)
+    one, two = batch.add([1, 2], max_tokens=5, cache=model.new_cache(8)), batch.add([3], max_tokens=3)
+    batch.step()
+    model.next_logits([1] * 6, one.cache)
+    batch.step()
+    assert one.tokens == expected[:2]
+    one.cache.truncate(0)
+    if one.finish_reason is None:
+        with pytest.raises(ValueError, match="lost its cache"):
+            batch.step()
+        assert one.finish_reason == "removed"
+    while batch:
+        batch.step()
+    assert two.finish_reason in ("length", "stop")
+
+
+def test_numbers_of_tokens(model):
+    batch = llm.Batch(model)
+    for wrong, error in ((-5, ValueError), (2.5, TypeError), ("a", TypeError), (float("nan"), TypeError)):
+        with pytest.raises(error, match="max_tokens"):
+            batch.add([1], max_tokens=wrong)
+    config = model.config
+    longer = llm.Cache(config.n_layer, config.n_head_kv, config.head_dim, config.n_ctx + 1)
+    with pytest.raises(ValueError, match="context of the model"):
+        model.next_logits([1], longer)
+
+
 def test_caches_of_different_types_meet(path):
     with llm.load(path) as model, llm.load(path, cache_type="f32") as other:
         prompt = prompt_of(model, 5)

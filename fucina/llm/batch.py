@@ -16,15 +16,15 @@ class Sequence:
         Why it ended: ``"stop"`` (the model ended its text), ``"length"`` (``max_tokens``), ``"context"`` (no room left),
         ``"removed"``; None before that.
     cache : Cache
-        Keys and values of the prompt and of all tokens but the last.
+        Keys and values of the prompt and of all tokens but the last; the batch's own while the sequence is in it.
     """
 
     def __init__(self, model, prompt: list[int], sampler: Sampler, max_tokens: int, cache):
         self.tokens: list[int] = []
         self.finish_reason: str | None = None
         self.cache = cache
-        self._model, self._sampler, self._max_tokens = model, sampler, max_tokens
-        self._next, self._recent = prompt, list(prompt)
+        self._model, self._prompt, self._sampler, self._max_tokens = model, prompt, sampler, max_tokens
+        self._start = cache.length
 
     def __repr__(self) -> str:
         return f"Sequence({len(self.tokens)} tokens, {self.finish_reason or 'going on'})"
@@ -34,20 +34,32 @@ class Sequence:
         """The tokens as text, special ones left out; ValueError if the model has no tokenizer."""
         return self._model.detokenize(self.tokens, skip_special=True)
 
+    # What to do next follows from `tokens` alone, so that an exception at any point costs no more than work.
+
+    def _pending(self) -> list[int]:
+        """The tokens to evaluate next, with the cache as it was before them."""
+        at = self._start + (len(self._prompt) + len(self.tokens) - 1 if self.tokens else 0)
+        if self.cache.length < at:
+            raise ValueError(f"{self!r} lost its cache: {at} tokens were in it, {self.cache.length} are left")
+        self.cache.truncate(at)
+        return self.tokens[-1:] or self._prompt
+
     def _choose(self, logits) -> int | None:
         """Take the next token, or end."""
-        token = self._sampler.sample(logits, self._recent)
+        token = self._sampler.sample(logits, self._prompt + self.tokens)
         if token in self._model.eos_ids:
             self.finish_reason = "stop"
             return None
         self.tokens.append(token)
-        self._recent.append(token)
-        self._next = [token]
-        if len(self.tokens) >= self._max_tokens:
-            self.finish_reason = "length"
-        elif self.cache.length == self.cache.n_ctx:
-            self.finish_reason = "context"
         return token
+
+    def _goes_on(self) -> bool:
+        """Whether there is a next token; if not, with the reason."""
+        if self.finish_reason is None and len(self.tokens) >= self._max_tokens:
+            self.finish_reason = "length"
+        if self.finish_reason is None and self._start + len(self._prompt) + len(self.tokens) > self.cache.n_ctx:
+            self.finish_reason = "context"
+        return self.finish_reason is None
 
 
 class Batch:
@@ -86,13 +98,11 @@ class Batch:
             As ``Model.generate`` does, and if another sequence of the batch has the same cache.
         """
         model = self._model
-        prompt, cache = model.prepared(prompt, cache)
+        prompt, max_tokens, cache = model.prepared(prompt, max_tokens, cache)
         if any(other.cache is cache for other in self.sequences):
             raise ValueError("two sequences cannot share a cache")
         sequence = Sequence(model, prompt, Sampler(temperature, seed=seed, **sampling), max_tokens, cache)
-        if max_tokens < 1:
-            sequence.finish_reason = "length"
-        else:
+        if sequence._goes_on():
             self.sequences.append(sequence)
         return sequence
 
@@ -106,15 +116,29 @@ class Batch:
     def step(self) -> list[tuple[Sequence, int]]:
         """One more token for every sequence; the ones that end leave the batch.
 
+        An exception, such as KeyboardInterrupt, leaves every sequence with the tokens that it had, or with one more.
+
         Returns
         -------
         list of (Sequence, int)
             The new tokens. A sequence that ended its text has none.
+
+        Raises
+        ------
+        ValueError
+            If the cache of a sequence was shortened meanwhile, which then leaves the batch.
         """
-        going = list(self.sequences)
-        if not going:
+        parts = []
+        self.sequences = [sequence for sequence in self.sequences if sequence._goes_on()]
+        for sequence in self.sequences:
+            try:
+                parts.append((sequence._pending(), sequence.cache))
+            except ValueError:
+                self.remove(sequence)
+                raise
+        if not parts:
             return []
-        logits = self._model.batch_logits([(sequence._next, sequence.cache) for sequence in going])
-        chosen = [(sequence, sequence._choose(row)) for sequence, row in zip(going, logits)]
-        self.sequences = [sequence for sequence in self.sequences if sequence.finish_reason is None]
+        logits = self._model.batch_logits(parts)
+        chosen = [(sequence, sequence._choose(row)) for sequence, row in zip(self.sequences, logits)]
+        self.sequences = [sequence for sequence in self.sequences if sequence._goes_on()]
         return [(sequence, token) for sequence, token in chosen if token is not None]

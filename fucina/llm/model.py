@@ -134,7 +134,8 @@ class Model:
         self._layers = [Layer(config, i, self._ropes.index(kinds[i]), layer) for i, layer in enumerate(layers)]
         self._angles: list[tuple[np.ndarray, np.ndarray]] = []
         self._programs = Programs(self) if can_record(self._layers, self._output) else None
-        self._replaying = threading.Lock()
+        # Reentrant: an interrupt between taking it and the `try` must not cost this thread the programs for good.
+        self._replaying = threading.RLock()
 
     def __repr__(self) -> str:
         name = self.metadata.get("general.name", self._file.path)
@@ -343,6 +344,8 @@ class Model:
         config = self.config
         if cache.dims != (config.n_layer, config.n_head_kv, config.head_dim):
             raise ValueError(f"the cache is another model's: layers, heads and features are {cache.dims}")
+        if cache.n_ctx > config.n_ctx:
+            raise ValueError(f"the cache is for {cache.n_ctx} tokens, the context of the model is {config.n_ctx}")
         return cache
 
     # -- generation ----------------------------------------------------------------------------------------
@@ -408,8 +411,8 @@ class Model:
             prompt.insert(0, tokenizer.bos_id)
         return self._generation(prompt, max_tokens, temperature, seed, None, sampling, tokenizer.stream)
 
-    def prepared(self, prompt, cache: Cache | None = None) -> tuple[list[int], Cache]:
-        """Token ids of a prompt, text or token ids, and the cache that they continue; errors as ``generate`` has them."""
+    def prepared(self, prompt, max_tokens, cache: Cache | None = None) -> tuple[list[int], int, Cache]:
+        """The checked arguments of a generation: the prompt as token ids, ``max_tokens``, the cache to continue."""
         if isinstance(prompt, str):
             prompt = self.tokenize(prompt)
         prompt, cache = self._ids(prompt).tolist(), self._checked(cache)
@@ -417,13 +420,13 @@ class Model:
             raise ValueError("the prompt is empty: there is nothing to continue")
         if cache.length + len(prompt) > cache.n_ctx:
             raise ValueError(f"{cache.length + len(prompt)} tokens do not fit the context of {cache.n_ctx}")
-        return prompt, cache
+        return prompt, _at_least(0, "max_tokens", max_tokens), cache
 
     def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream) -> Generation:
-        prompt, cache = self.prepared(prompt, cache)
+        prompt, max_tokens, cache = self.prepared(prompt, max_tokens, cache)
         sampler = Sampler(temperature, seed=seed, **sampling)
         stream = stream(prompt[-1]) if stream is not None else None
-        return Generation(self, prompt, sampler, _at_least(0, "max_tokens", max_tokens), cache, stream)
+        return Generation(self, prompt, sampler, max_tokens, cache, stream)
 
 
 def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
