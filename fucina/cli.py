@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -117,7 +118,7 @@ def quantize(args: argparse.Namespace) -> int:
     from .inspection import size
 
     started = time.perf_counter()
-    with _TensorBar() as bar:
+    with _ended_by_sigterm(), _TensorBar() as bar:
         changes = quantizer.quantize_file(
             args.source, args.target, args.type, pure=args.pure, imatrix=args.imatrix,
             token_embedding_type=args.token_embedding_type, output_tensor_type=args.output_tensor_type,
@@ -244,6 +245,25 @@ def _make_printable() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm():
+    """SIGTERM ends the block as an exception does, so that what is half done is cleaned up; status 143."""
+
+    def stop(number, frame):
+        signal.signal(number, signal.SIG_IGN)  # once is enough: cleaning up is not to be interrupted
+        raise SystemExit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # only the main thread may
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
 
 
 class _PromptBar:

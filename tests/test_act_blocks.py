@@ -226,3 +226,7 @@ def test_bytes_from_elsewhere():
         QActivations(a.data, "q8_k306", (3, 255))
     with pytest.raises(ValueError, match="without negative sizes"):
         QActivations(a.data, "q8_k306", ())
+    with pytest.raises(TypeError, match="shape of activations must be integers, got \\(32.7,\\)"):
+        QActivations(np.zeros(34, np.uint8), "q8_0", (32.7,))
+    with pytest.raises(ValueError, match="more than memory can address"):
+        QActivations(np.zeros(0, np.uint8), "q8_0", (2**40, 2**40, 0))

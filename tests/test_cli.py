@@ -105,6 +105,9 @@ def test_wrong_usage_is_status_2(command, arguments):
         (("quantize", TINY, "no/such/x.gguf", "q8_0"), "no such folder"),
         (("quantize", TINY, "x.gguf", "q8_0", "--imatrix", "none.gguf"), "none.gguf: No such file or directory"),
         (("quantize", TINY, "x.gguf", "q8_0", "--output-tensor-type", "q9"), "unknown format 'q9'"),
+        (("quantize", TINY, "x.gguf", "q8_0", "--token-embedding-type", "i2_s"), "tensors cannot be made i2_s"),
+        (("quantize", TINY, "", "q8_0"), "the new file has an empty name"),
+        (("quantize", TINY, ROOT, "q8_0"), "Is a directory"),
         (("quantize", TINY, "x.gguf", "q8_0", "-t", "0"), "from 1 to 512, got 0"),
     ],
 )
@@ -201,6 +204,21 @@ def test_quantize_shows_its_progress_on_a_terminal(start_isolated, tmp_path):
     os.close(terminal)
     assert process.returncode == 0 and "tensors changed" in out
     assert re.search(r"0%.* 0/21 ", shown), shown
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_quantize_that_is_terminated_leaves_nothing(start_isolated, tmp_path):
+    code = f"""
+import os, signal, sys
+from fucina import quantizer
+from fucina.cli import main
+quantizer._convert = lambda *arguments: (print(os.listdir()), os.kill(os.getpid(), signal.SIGTERM))
+sys.exit(main(["quantize", {TINY!r}, "a.gguf", "q8_0"]))
+"""
+    process = start_isolated(["-c", code], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM and err == ""
+    assert ".part" in out and list(tmp_path.iterdir()) == []
 
 
 # ---- info and inspect -----------------------------------------------------------------------------------------

@@ -73,6 +73,13 @@ def test_arguments():
         ops.kv_store(x, np.zeros((5, 1, 64), np.float32)[..., ::2])
 
 
+def test_rows_may_lie_where_they_go():
+    y = rows(32, 9)
+    expected = y[:-1].copy()
+    ops.kv_store(y[:-1], y[1:])
+    same(y[1:], expected)
+
+
 def test_halves_round_to_nearest_even(variant):
     """Every half-precision number, every middle between two and its neighbours, in vectors and in the rest of a row."""
     half = np.arange(0x7C00, dtype=np.uint16).view(np.float16).astype(np.float32)

@@ -59,6 +59,8 @@ def test_any_shape():
         ops.top_k(F(1), 1)
     with pytest.raises(TypeError, match="k must be an integer"):
         ops.top_k(x, 1.5)
+    with pytest.raises(TypeError, match="k must be an integer, got bool"):
+        ops.top_k(x, True)
     with pytest.raises(ValueError, match="k must be from 1 to the 9"):
         ops.top_k(x, 0)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import struct
 from pathlib import Path
 
@@ -196,6 +197,106 @@ def test_refusals(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
 
 
+def one_tensor(path, x, **metadata):
+    return write(path, {"blk.0.attn_q.weight": x}, general__architecture="llama", **({"llama__block_count": 1} | metadata))
+
+
+@pytest.mark.parametrize("mix", ["f16", "q4_0", "q8_0", "q4_k_m"])
+def test_a_tensor_beyond_the_range_of_its_new_scales_is_refused(tmp_path, mix):
+    x = normal(2, 3, 256)
+    x[1, 2, 5] = 1e9
+    source = one_tensor(tmp_path / "in.gguf", x)
+    with pytest.raises(ValueError, match="'blk.0.attn_q.weight' cannot become .* too large"):
+        quantizer.quantize_file(source, tmp_path / "out.gguf", mix)
+    quantizer.quantize_file(source, tmp_path / "bf16.gguf", "bf16")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bf16.gguf", "in.gguf"]
+
+
+@pytest.mark.parametrize("mix", ["q4_k_m", "iq4_nl"])
+def test_importances_that_overflow_are_refused(tmp_path, mix):
+    source = one_tensor(tmp_path / "in.gguf", normal(8, 256))
+    huge = np.random.default_rng(0).random(256, np.float32) * np.float32(1e38)
+    with pytest.raises(ValueError, match="'blk.0.attn_q.weight' cannot become .* importances, are too large"):
+        quantizer.quantize_file(source, tmp_path / "out.gguf", mix, imatrix=Imatrix({"blk.0.attn_q.weight": huge}, None, 0))
+    assert [path.name for path in tmp_path.iterdir()] == ["in.gguf"]
+
+
+def test_only_a_regular_file_is_replaced(tmp_path):
+    (tmp_path / "folder").mkdir()
+    for name in (tmp_path / "folder", f"{tmp_path}/new/"):
+        with pytest.raises(IsADirectoryError):
+            quantizer.quantize_file(TINY["llama-f16"], name, "q8_0")
+    with pytest.raises(ValueError, match="the new file has an empty name"):
+        quantizer.quantize_file(TINY["llama-f16"], "", "q8_0")
+    assert list(tmp_path.rglob("*")) == [tmp_path / "folder"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and links")
+def test_pipes_are_refused_and_links_followed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to pipe").symlink_to("pipe")
+    for name in ("pipe", "to pipe"):
+        with pytest.raises(ValueError, match=f"{name}: not a regular file"):
+            quantizer.quantize_file(TINY["llama-f16"], tmp_path / name, "q8_0")
+    (tmp_path / "folder").mkdir()
+    for name in ("old", "new"):
+        (tmp_path / name).symlink_to(f"folder/{name}.gguf")
+    (tmp_path / "folder" / "old.gguf").touch()
+    for name in ("old", "new"):
+        quantizer.quantize_file(TINY["llama-f16"], tmp_path / name, "q8_0")
+        assert (tmp_path / name).is_symlink()
+        with open_gguf(tmp_path / "folder" / f"{name}.gguf") as model:
+            assert model.metadata["general.file_type"] == 7
+
+
+def test_no_file_that_is_read_is_overwritten(tmp_path):
+    parts = [tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
+    for i, part in enumerate(parts):
+        entries = [("split.count", "uint16", 2), ("split.no", "uint16", i), ("split.tensors.count", "int32", 2)]
+        with Writer(part, entries, [(f"blk.{i}.attn_q.weight", "f32", (8, 256))]) as out:
+            out.write(normal(8, 256))
+    matrix = modern(tmp_path / "i.gguf", np.ones((1, 256), np.float32), np.float32([[1]]))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for target in parts:
+        with pytest.raises(ValueError, match="the new file must not be the old one"):
+            quantizer.quantize_file(parts[0], target, "q8_0")
+    with pytest.raises(ValueError, match="the new file must not be the importance matrix"):
+        quantizer.quantize_file(parts[0], matrix, "q8_0", imatrix=str(matrix))
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("option", ["token_embedding_type", "output_tensor_type"])
+@pytest.mark.parametrize(
+    ("kind", "complaint"),
+    [("i2_s", "tensors cannot be made i2_s; possible: f32, f16"), ("i8", "cannot be made i8"), ("f64", "cannot be made f64"),
+     ("iq1_s", "cannot be made iq1_s without an importance matrix"), ("", "unknown format ''")],
+)
+def test_formats_by_hand_that_cannot_be_made(tmp_path, option, kind, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        quantizer.quantize_file(TINY["llama-f16"], tmp_path / "out.gguf", "q8_0", **{option: kind})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_format_by_hand_that_does_not_fit_names_the_tensor(tmp_path):
+    source = write(tmp_path / "in.gguf", {"token_embd.weight": normal(8, 96)}, general__architecture="llama")
+    with pytest.raises(ValueError, match="'token_embd.weight' cannot become q4_k, whose rows hold a multiple of 256"):
+        quantizer.quantize_file(source, tmp_path / "out.gguf", "q8_0", token_embedding_type="q4_k")
+
+
+@pytest.mark.parametrize(
+    ("key", "kind", "value"),
+    [("llama.block_count", "string", "2"), ("llama.block_count", "float32", float("nan")), ("llama.block_count", "int32", -1),
+     ("llama.expert_count", "bool", True), ("llama.attention.head_count_kv", "array[int32]", np.zeros(0, np.int32)),
+     ("llama.attention.head_count", "array[string]", ["8"]), ("general.architecture", "uint32", 5)],
+)
+def test_metadata_of_the_wrong_type_is_named(tmp_path, key, kind, value):
+    entries = {"general.architecture": ("string", "llama"), key: (kind, value)}
+    with Writer(tmp_path / "in.gguf", [(k, *v) for k, v in entries.items()], []):
+        pass
+    with pytest.raises(ValueError, match=rf"in\.gguf: {key} must be a"):
+        quantizer.quantize_file(tmp_path / "in.gguf", tmp_path / "out.gguf", "q4_k_m")
+
+
 def test_a_stack_is_quantized_matrix_by_matrix(tmp_path):
     x = normal(3, 8, 256)
     weights = np.abs(normal(3, 256, seed=1))
@@ -259,6 +360,11 @@ def test_files_that_are_no_importance_matrix(tmp_path):
             read_imatrix(tmp_path / "cut.dat")
     with pytest.raises(ValueError, match="there is no imatrix.datasets"):
         read_imatrix(TINY["qwen3-f16"])
+    with Writer(tmp_path / "i.gguf", [("imatrix.datasets", "uint32", 5)], []):
+        pass
+    with pytest.raises(ValueError, match=r"i\.gguf: imatrix.datasets must be array\[string\], got uint32"):
+        read_imatrix(tmp_path / "i.gguf")
+    assert read_imatrix(older(tmp_path / "i.dat", {"a": (1, np.ones(4, np.float32))}, struct.pack("<i", -3))).chunks == 0
     bad = normal(64)
     bad[3] = np.inf
     with pytest.raises(ValueError, match="the importance of 'a' holds NaN or infinity"):
@@ -319,4 +425,38 @@ def test_too_much_or_too_little_is_no_file(tmp_path):
     with pytest.raises(KeyboardInterrupt), Writer(path, [], [("x", "f32", (4,))]) as out:
         out.write(np.zeros(2, np.float32))
         raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interruption_while_the_file_is_made_leaves_nothing(tmp_path, monkeypatch):
+    import builtins
+
+    def interrupted(*arguments):
+        open_file(*arguments).close()
+        raise KeyboardInterrupt
+
+    open_file = builtins.open
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(builtins, "open", interrupted)
+        Writer(tmp_path / "a.gguf", [], []).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="limits of file sizes")
+@pytest.mark.parametrize("text", [10_000, 10])
+def test_no_room_names_the_file_and_leaves_nothing(run_isolated, tmp_path, text):
+    """In the header, and at the last moment: what is buffered still has to be written when the file is closed."""
+    code = f"""
+import resource, sys
+import numpy as np
+from fucina.quantizer.writer import Writer
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    with Writer({str(tmp_path / "a.gguf")!r}, [("key", "string", "x" * {text})], [("x", "f32", (250,))]) as out:
+        for i in range(250):
+            out.write(np.zeros(1, np.float32))
+except OSError as error:
+    sys.exit(f"{{error.filename}}: {{error.strerror}}")
+"""
+    assert run_isolated(code).stderr == f"{tmp_path / 'a.gguf'}: File too large\n"
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,7 +127,7 @@ class QActivations:
     Raises
     ------
     TypeError
-        If ``data`` is not uint8.
+        If ``data`` is not uint8, or a size is no integer.
     ValueError
         If the layout is unknown, or the bytes do not fit ``shape``.
     """
@@ -134,7 +136,10 @@ class QActivations:
 
     def __init__(self, data, layout: str, shape):
         spec = layout_of(layout)
-        shape = tuple(int(n) for n in shape)
+        try:
+            shape = tuple(operator.index(n) for n in shape)
+        except TypeError:
+            raise TypeError(f"the shape of activations must be integers, got {shape}") from None
         if not shape or min(shape) < 0:
             raise ValueError(f"activations need a shape of at least one axis without negative sizes, got {shape}")
         data = np.asarray(data)
@@ -143,9 +148,11 @@ class QActivations:
         if shape[-1] % spec.block:
             raise ValueError(f"{spec.name} rows hold a multiple of {spec.block} elements, got {shape[-1]}")
         full = shape[:-1] + (shape[-1] // spec.block * spec.nbytes,)
-        if data.size != np.prod(full, dtype=object):
-            raise ValueError(f"{spec.name} activations of shape {shape} need {np.prod(full, dtype=object)} bytes, got "
-                             f"{data.size}")
+        # A zero must not hide sizes that NumPy cannot count; float32 elements take four times the bytes of codes.
+        if math.prod(max(n, 1) for n in full) > np.iinfo(np.intp).max // 4:
+            raise ValueError(f"activations of shape {shape} are more than memory can address")
+        if data.size != math.prod(full):
+            raise ValueError(f"{spec.name} activations of shape {shape} need {math.prod(full)} bytes, got {data.size}")
         self.data = np.ascontiguousarray(data).reshape(full)
         self.spec = spec
         self.layout = spec.name

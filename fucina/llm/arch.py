@@ -149,6 +149,13 @@ class _Reader:
         found = "nothing" if value is None else f"{value!r:.60}"
         return ValueError(f"{self._prefix}.{key} must be {wanted}, the file has {found}")
 
+    def given(self, key: str, default=None) -> bool:
+        """True when the entry, or the default, is something other than false, zero and nothing."""
+        value = self.get(key, default)
+        if value is not None and not isinstance(value, (bool, int, float, str)):
+            raise self.error(key, "one value")
+        return bool(value)
+
     def count(self, key: str, default: int | None = None, low: int = 1, high: int = 2**31 - 1) -> int:
         value = self.get(key, default)
         if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
@@ -192,9 +199,9 @@ def read_config(file) -> Config:
     if read.count("expert_count", 0, low=0):
         raise ValueError(f"mixture-of-experts models are not supported ({arch.name}.expert_count = "
                          f"{read.get('expert_count')})")  # fmt: skip
-    if not read.get("attention.causal", True):
+    if not read.given("attention.causal", True):
         raise ValueError(f"only causal attention is supported ({arch.name}.attention.causal is false)")
-    if read.get("final_logit_softcapping"):
+    if read.given("final_logit_softcapping"):
         raise ValueError(f"soft-capped logits are not supported ({arch.name}.final_logit_softcapping)")
 
     n_layer = read.count("block_count")
@@ -242,7 +249,7 @@ def read_config(file) -> Config:
 
 def _local_layers(arch: Architecture, read: _Reader, n_layer: int) -> list[bool]:
     """Which layers see a sliding window only."""
-    if not arch.window_pattern or not read.get("attention.sliding_window"):
+    if not arch.window_pattern or not read.given("attention.sliding_window"):
         return [False] * n_layer
     key = "attention.sliding_window_pattern"
     pattern = read.get(key, arch.window_pattern)
@@ -257,10 +264,12 @@ def _local_layers(arch: Architecture, read: _Reader, n_layer: int) -> list[bool]
 def _rope_scale(read: _Reader) -> float:
     """Factor of the rope frequencies: 1/factor for linear scaling."""
     kind = read.get("rope.scaling.type", "linear")
+    if not isinstance(kind, str):
+        raise read.error("rope.scaling.type", "a string")
     if kind not in ("none", "linear"):
         raise ValueError(f"unsupported rope scaling {kind!r}; supported: none, linear")
     key = "rope.scaling.factor" if read.get("rope.scaling.factor") is not None else "rope.scale_linear"
-    if kind == "none" or not read.get(key):
+    if kind == "none" or not read.given(key):
         return 1.0
     return 1.0 / read.real(key)
 

@@ -62,7 +62,7 @@ class Layer:
             if not rows:
                 return x
             tables = tuple(table[wanted] for table in tables)
-            spans = [Span(i, 1, span.cache, span.end - 1) for i, span in enumerate(spans)]
+            spans = [Span(i, 1, span.cache, span.end - 1) for i, span in enumerate(spans[:rows])]
 
         q = ops.linear(h, self.q, self.q_bias).reshape(rows, self.heads, dim)
         if self.q_norm is not None:
@@ -253,43 +253,44 @@ class Model:
         with ExitStack() as stack:
             for ids, cache in parts:
                 stack.enter_context(cache.all_or_nothing(len(ids)))
-            left = list(enumerate(parts))
-            while left:
+            finished = 0
+            while finished < len(parts):
                 # A chunk of rows: whole sequences, and of the last one as much as there is room for.
                 room, taken, spans = CHUNK, [], []
-                for _, (ids, cache) in left:
+                for ids, cache in parts[finished:]:
                     taken.append(ids[:room])
                     spans.append(Span(CHUNK - room, len(taken[-1]), cache, cache.length))
                     room -= len(taken[-1])
                     if not room:
                         break
-                done = len(spans) - (len(taken[-1]) < len(left[len(spans) - 1][1][0]))
-                result = self._evaluate(np.concatenate(taken), spans, done > 0)
-                for row, (i, _) in enumerate(left[:done]):
-                    logits[i] = result[row]
-                left = left[done:]
-                if done < len(spans):
-                    i, (ids, cache) = left[0]
-                    left[0] = i, (ids[len(taken[-1]) :], cache)
+                last = finished + len(spans) - 1
+                ids, cache = parts[last]
+                parts[last] = ids[len(taken[-1]) :], cache
+                start, finished = finished, last + (not len(parts[last][0]))
+                tokens = taken[0] if len(taken) == 1 else np.concatenate(taken)
+                self._evaluate(tokens, spans, logits[start:finished])
         return logits
 
-    def _evaluate(self, ids: np.ndarray, spans: list[Span], last: bool) -> np.ndarray | None:
-        """Append the tokens ``ids`` to the caches of ``spans``; with ``last``, logits after the last token of each."""
+    def _evaluate(self, ids: np.ndarray, spans: list[Span], out: np.ndarray) -> None:
+        """Append the tokens ``ids`` to the caches of ``spans``; ``out`` gets the logits after the last tokens of as many
+        spans as it has rows."""
         for span in spans:
             span.cache.reserve(span.rows)
         # The programs have one set of buffers: a second Python thread goes op by op meanwhile.
-        alike = len({span.cache.type for span in spans}) == 1
+        alike = all(span.cache.type == spans[0].cache.type for span in spans)
         if self._programs is not None and alike and self._replaying.acquire(blocking=False):
             try:
-                logits = self._programs(ids, spans, last)
-                logits = logits if logits is None else logits.copy()
+                logits = self._programs(ids, spans, len(out) > 0)
+                if len(out):
+                    out[...] = logits[: len(out)]
             finally:
                 self._replaying.release()
             for span in spans:
                 span.cache.length = span.end
-            return logits
-        h = self._hidden(ids, spans, [span.first + span.rows - 1 for span in spans] if last else [])
-        return ops.linear(h, self._output) if last else None
+            return
+        h = self._hidden(ids, spans, [span.first + span.rows - 1 for span in spans[: len(out)]])
+        if len(out):
+            ops.linear(h, self._output, out=out)
 
     def _hidden(self, ids: np.ndarray, spans: list[Span], wanted) -> np.ndarray:
         """Op by op: normalized output of the last layer for the rows ``wanted`` (None: all), float32 [rows, n_embd]."""
@@ -329,9 +330,9 @@ class Model:
             raise ValueError(f"tokens must be a sequence of integers, got shape {ids.shape}")
         if ids.dtype.kind not in "iu" and ids.size:
             raise TypeError(f"tokens must be integers, got {ids.dtype}")
-        outside = (ids < 0) | (ids >= self.config.n_vocab)
-        if outside.any():
-            raise ValueError(f"token {ids[outside][0]} is outside the vocabulary of {self.config.n_vocab}")
+        if ids.size and not 0 <= ids.min() <= ids.max() < self.config.n_vocab:
+            outside = ids[(ids < 0) | (ids >= self.config.n_vocab)][0]
+            raise ValueError(f"token {outside} is outside the vocabulary of {self.config.n_vocab}")
         return ids.astype(np.int64)
 
     def _checked(self, cache: Cache | None) -> Cache:

@@ -44,7 +44,8 @@ class Programs:
         The array is a buffer that the next call overwrites.
         """
         rows = len(ids)
-        positions = np.concatenate([np.arange(span.start, span.end) for span in spans])
+        pieces = [np.arange(span.start, span.end) for span in spans]
+        positions = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
         table = [(span.first, span.rows, span.end) for span in spans]
         if last and rows == len(spans) and rows <= WHOLE:
             whole = self._get("whole", rows, spans)

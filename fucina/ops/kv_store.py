@@ -46,6 +46,8 @@ def kv_store(x, cache) -> None:
     if not dense or not cache.flags.writeable:
         raise ValueError("cache must be contiguous along its last axis (in all with more than three), and writeable")
     if x.size:
+        if np.may_share_memory(x, cache):
+            x = x.copy()
         rows = len(x)
         cells = cache if cache.ndim == 3 else cache[:, None] if cache.ndim == 2 else cache.reshape(rows, -1, shape[-1])
         nth = enter(x.size, GATE)

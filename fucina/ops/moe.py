@@ -194,6 +194,8 @@ def moe_linear(x, w, ids, weights=None, bias=None, *, out=None) -> np.ndarray:
 
 
 def _choose(x, k, name: str) -> np.ndarray:
+    if isinstance(k, bool):
+        raise TypeError("k must be an integer, got bool")
     k = _check.integer(k, "k")
     if x.ndim == 0:
         raise ValueError(f"{name} must have at least one axis")

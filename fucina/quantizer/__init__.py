@@ -18,12 +18,16 @@ from fucina.gguf import open_gguf
 
 from .imatrix import Imatrix, read_imatrix
 from .mixes import MIXES, Chooser, Facts, lookup_mix
-from .writer import Writer
+from .writer import Writer, destination
 
 __all__ = ["Change", "plan", "quantize_file", "read_imatrix"]
 
 # Elements that are decoded, encoded and written in one go: 64 MiB of float32.
 _SLAB = 1 << 24
+# Elements that are decoded again in one go to see whether they are finite; they stay in the cache.
+_PIECE = 1 << 18
+# Plain number types that tensors are made from and into.
+_FLOATS = ("f32", "f16", "bf16")
 _VERSION = 2  # general.quantization_version: ggml's current meaning of its quantized formats
 
 
@@ -58,7 +62,8 @@ def quantize_file(source, target, mix: str, *, pure: bool = False, imatrix=None,
     Parameters
     ----------
     source, target : str or os.PathLike
-        GGUF files; of a split model the first part. ``target`` is written whole or not at all.
+        GGUF files; of a split model the first part. ``target`` is written whole or not at all; where it is a symbolic
+        link, what the link points to is written.
     mix : str
         ``"q4_k_m"``, ``"q8_0"``, ``"f16"`` …, any case; see ``fucina.quantizer.mixes.MIXES``.
     pure : bool
@@ -82,16 +87,21 @@ def quantize_file(source, target, mix: str, *, pure: bool = False, imatrix=None,
     Raises
     ------
     ValueError
-        If the mix or a format is unknown, a tensor holds NaN or infinity (named in the message), is quantized already,
-        or cannot be stored, or the importance matrix is missing or does not fit.
+        If the mix or a format is unknown or cannot be made, a tensor holds NaN or infinity before or after (named in the
+        message), is quantized already, or cannot be stored, the importance matrix is missing or does not fit, or
+        ``target`` is one of the files that are read or no regular file.
     OSError
         If a file cannot be read or written.
     """
     mix = lookup_mix(mix)
-    if os.path.exists(target) and os.path.samefile(source, target):
-        raise ValueError(f"{os.fsdecode(target)}: the new file must not be the old one")
-    matrix = imatrix if isinstance(imatrix, Imatrix) or imatrix is None else read_imatrix(imatrix)
+    target = destination(target)
     with open_gguf(source) as model:
+        if os.path.exists(target):
+            if any(os.path.samefile(part.path, target) for part in model._parts):
+                raise ValueError(f"{target}: the new file must not be the old one")
+            if not isinstance(imatrix, Imatrix | None) and os.path.samefile(imatrix, target):
+                raise ValueError(f"{target}: the new file must not be the importance matrix")
+        matrix = imatrix if isinstance(imatrix, Imatrix | None) else read_imatrix(imatrix)
         changes = plan(model, mix, pure=pure, has_imatrix=matrix is not None, token_embedding_type=token_embedding_type,
                        output_tensor_type=output_tensor_type, leave_output_tensor=leave_output_tensor)
         weights = _checked(model.path, changes, matrix, mix, allow_requantize)
@@ -121,20 +131,39 @@ def plan(model, mix: str, *, pure: bool = False, has_imatrix: bool = False, toke
     list of Change
         In the order of llama.cpp's files: what belongs to no layer, then the layers, by name inside each.
     """
-    wanted = [lookup(name).name if name else None for name in (token_embedding_type, output_tensor_type)]
+    embedding, output = (_makeable(name, has_imatrix) for name in (token_embedding_type, output_tensor_type))
     names = sorted(model.tensors, key=lambda name: (_layer(name), name))
-    chooser = Chooser(lookup_mix(mix), Facts.of(model.metadata), names, pure=pure, has_imatrix=has_imatrix,
-                      embedding=wanted[0], output=wanted[1], leave_output=leave_output_tensor)
+    try:
+        facts = Facts.of(model.metadata)
+    except ValueError as problem:
+        raise ValueError(f"{model.path}: {problem}") from None
+    chooser = Chooser(lookup_mix(mix), facts, names, pure=pure, has_imatrix=has_imatrix, embedding=embedding,
+                      output=output, leave_output=leave_output_tensor)
     changes = []
     for name in names:
         info = model.tensors[name]
         if info.type_name not in FORMATS:
             raise ValueError(f"{model.path}: tensor {name!r} has type {info.type_name}, which cannot be read")
         after = chooser.choose(name, info.shape) if chooser.allows(name, info.shape) else info.type_name
-        if not has_imatrix and after != info.type_name and chooser.needs_imatrix(name, after):
+        needs = FORMATS[after].imatrix == "required" or chooser.needs_imatrix(name, after)
+        if not has_imatrix and after != info.type_name and needs:
             raise ValueError(f"{model.path}: {mix} stores tensor {name!r} as {after}, which needs an importance matrix")
         changes.append(Change(name, info.shape, info.type_name, after))
     return changes
+
+
+def _makeable(name: str | None, has_imatrix: bool) -> str | None:
+    """A format asked for by hand; ValueError where no tensor can be encoded in it."""
+    if name is None:
+        return None
+    spec = lookup(name)
+    # One scale for the whole tensor cannot be had a few rows at a time.
+    if spec.tensor_scale or not spec.is_block and spec.name not in _FLOATS:
+        known = [row.name for row in FORMATS.values() if row.is_block and not row.tensor_scale]
+        raise ValueError(f"tensors cannot be made {spec.name}; possible: {', '.join([*_FLOATS, *known])}")
+    if spec.imatrix == "required" and not has_imatrix:
+        raise ValueError(f"tensors cannot be made {spec.name} without an importance matrix")
+    return spec.name
 
 
 def _layer(name: str) -> int:
@@ -166,9 +195,11 @@ def _checked(path: str, changes, matrix, mix: str, allow_requantize: bool) -> di
         if before.is_block and not allow_requantize:
             raise ValueError(f"{path}: tensor {change.name!r} is quantized already ({change.before}); start from the "
                              "original weights, or allow requantizing")
-        if not before.is_block and change.before not in ("f32", "f16", "bf16"):
+        if not before.is_block and change.before not in _FLOATS:
             raise ValueError(f"{path}: tensor {change.name!r} of {change.before} numbers cannot become {change.after}")
-        spec.row_bytes(change.shape[-1])
+        if change.shape[-1] % spec.block:
+            raise ValueError(f"{path}: tensor {change.name!r} cannot become {change.after}, whose rows hold a multiple of "
+                             f"{spec.block} elements: it has {change.shape[-1]}")
         if matrix is None:
             continue
         columns = matrix.columns.get(change.name)
@@ -207,4 +238,15 @@ def _convert(tensor, change: Change, weights, writer: Writer) -> None:
                 encoded = ops.quantize(rows, change.after, imatrix=importance)
             except ValueError as problem:
                 raise ValueError(f"tensor {change.name!r}, rows from {start}: {problem}") from None
+            if not _finite(encoded):
+                raise ValueError(f"tensor {change.name!r} cannot become {change.after}: its numbers, or their importances, "
+                                 "are too large; what is encoded holds NaN or infinity")
             writer.write(encoded.data if isinstance(encoded, QTensor) else encoded.view(np.uint8))
+
+
+def _finite(encoded) -> bool:
+    """True if every element of an encoded matrix is finite: a scale may be beyond the range of its few bits."""
+    n, k = encoded.shape
+    step = max(1, _PIECE // max(k, 1))
+    pieces = (ops.embedding(np.arange(i, min(i + step, n)), encoded) for i in range(0, n, step))
+    return all(np.isfinite(piece).all() for piece in pieces)

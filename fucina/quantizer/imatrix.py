@@ -65,9 +65,13 @@ def read_imatrix(path) -> Imatrix:
 
 def _modern(path: str) -> Imatrix:
     with open_gguf(path) as file:
-        for key in ("imatrix.datasets", "imatrix.chunk_count", "imatrix.chunk_size"):
-            if key not in file.metadata:
-                raise ValueError(f"{path}: not an importance matrix: there is no {key}")
+        kinds = {"datasets": "array[string]", "chunk_count": "uint32", "chunk_size": "uint32"}
+        for key, kind in kinds.items():
+            found = file.metadata.types.get(f"imatrix.{key}")
+            if found is None:
+                raise ValueError(f"{path}: not an importance matrix: there is no imatrix.{key}")
+            if found != kind:
+                raise ValueError(f"{path}: imatrix.{key} must be {kind}, got {found}")
         columns = {}
         for name in file:
             stem, _, what = name.rpartition(".")
@@ -109,6 +113,6 @@ def _older(path: str) -> Imatrix:
         calls, count = number(), number()
         values = np.frombuffer(take(4 * count), "<f4").astype(np.float32)
         columns[name] = values / np.float32(calls) if calls > 0 else values
-    chunks = number() if at < len(data) else 0
+    chunks = max(number(), 0) if at < len(data) else 0
     dataset = take(number()).decode("utf-8", "replace") if at < len(data) else None
     return Imatrix(columns, dataset or None, chunks)

@@ -7,6 +7,7 @@ layers) get more bits. Source of the rules: llama-quant.cpp of llama.cpp (as of 
 
 from __future__ import annotations
 
+import operator
 import re
 from dataclasses import dataclass
 
@@ -102,12 +103,21 @@ class Facts:
 
     @classmethod
     def of(cls, metadata) -> Facts:
-        """Read from the metadata of a GGUF file."""
-        arch = str(metadata.get("general.architecture", ""))
+        """Read from the metadata of a GGUF file; ValueError that names the entry which makes no sense."""
+        arch = metadata.get("general.architecture", "")
+        if not isinstance(arch, str):
+            raise ValueError(f"general.architecture must be a string, the file has {arch!r:.60}")
 
         def number(key: str, default: int = 0) -> int:
             value = metadata.get(f"{arch}.{key}", default)
-            return int(value[0] if hasattr(value, "__len__") and not isinstance(value, str) and len(value) else value)
+            try:
+                # Where layers differ there is one number for each; the first speaks for all.
+                count = operator.index(value[0] if hasattr(value, "__len__") else value)
+            except (TypeError, IndexError):
+                count = -1
+            if count < 0 or isinstance(value, bool):
+                raise ValueError(f"{arch}.{key} must be a whole number or an array of them, the file has {value!r:.60}")
+            return count
 
         layers, heads = number("block_count"), number("attention.head_count")
         kv_heads = number("attention.head_count_kv", heads)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import secrets
+import stat
 import struct
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +15,38 @@ import numpy as np
 from fucina.formats import FORMATS
 from fucina.gguf import StringArray
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "destination"]
 
 _TYPES = {
     "uint8": (0, "B"), "int8": (1, "b"), "uint16": (2, "H"), "int16": (3, "h"), "uint32": (4, "I"), "int32": (5, "i"),
     "float32": (6, "f"), "bool": (7, "?"), "uint64": (10, "Q"), "int64": (11, "q"), "float64": (12, "d"),
 }
 _STRING, _ARRAY = 8, 9
+
+
+def destination(path) -> str:
+    """Where a new file of this name goes: symbolic links are followed, what is there may only be a regular file.
+
+    Raises
+    ------
+    ValueError
+        If the name is empty, or there is a device, a pipe or the like.
+    IsADirectoryError
+        If it is a folder.
+    """
+    path = os.fsdecode(path)
+    if not path:
+        raise ValueError("the new file has an empty name")
+    try:
+        # Of the name itself: that of a link may lead to something that has no other name, such as a pipe.
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        mode = stat.S_IFREG if os.path.basename(path) else stat.S_IFDIR
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    if not stat.S_ISREG(mode):
+        raise ValueError(f"{path}: not a regular file; the new file cannot take its place")
+    return os.path.realpath(path)
 
 
 def _text(value: str) -> bytes:
@@ -64,6 +92,7 @@ class Writer:
         self._header = self._build(metadata, tensors)
         self._next = 0
         self._left = 0
+        self._file = None
 
     def _build(self, metadata, tensors) -> bytes:
         parts = [struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(metadata))]
@@ -80,9 +109,15 @@ class Writer:
         folder = self.path.parent
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder}: there is no such folder to write {self.path.name} into")
-        handle, self._temporary = tempfile.mkstemp(prefix=f".{self.path.name}.", suffix=".part", dir=folder)
-        self._file = os.fdopen(handle, "wb")
-        self._file.write(self._header)
+        # Named before it is made, so that an interruption at any point leaves nothing behind.
+        self._temporary = folder / f".{self.path.name}.{secrets.token_hex(8)}.part"
+        try:
+            with self._named():
+                self._file = open(self._temporary, "xb")
+                self._file.write(self._header)
+        except BaseException:
+            self._discard()
+            raise
         return self
 
     def write(self, data: np.ndarray) -> None:
@@ -91,11 +126,12 @@ class Writer:
             self._left = self._sizes[self._next]
         if data.nbytes > self._left:
             raise ValueError(f"tensor {self._next} of {self.path} takes {self._left} more bytes, got {data.nbytes}")
-        self._file.write(memoryview(np.ascontiguousarray(data)).cast("B") if data.nbytes else b"")
-        self._left -= data.nbytes
-        if self._left == 0:
-            self._file.write(bytes(-self._sizes[self._next] % self.alignment))
-            self._next += 1
+        with self._named():
+            self._file.write(memoryview(np.ascontiguousarray(data)).cast("B") if data.nbytes else b"")
+            self._left -= data.nbytes
+            if self._left == 0:
+                self._file.write(bytes(-self._sizes[self._next] % self.alignment))
+                self._next += 1
 
     def __exit__(self, kind, error, trace) -> None:
         try:
@@ -103,14 +139,28 @@ class Writer:
                 missing = [size for size in self._sizes[self._next :] if size]
                 if missing or self._left:
                     raise ValueError(f"{self.path}: {len(missing)} tensors were not written")
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-                mask = os.umask(0)
-                os.umask(mask)
-                os.chmod(self._temporary, 0o666 & ~mask)
-                os.replace(self._temporary, self.path)
+                with self._named():
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    self._file.close()
+                    os.replace(self._temporary, self.path)
         finally:
-            self._file.close()
-            if os.path.exists(self._temporary):
-                os.unlink(self._temporary)
+            self._discard()
+
+    def _discard(self) -> None:
+        """Close and remove the temporary file, in whatever state it is."""
+        try:
+            if self._file is not None:
+                # Closing writes what is still buffered, which fails again on a full disk.
+                with contextlib.suppress(OSError):
+                    self._file.close()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def _named(self):
+        """Errors of the system name the file that is asked for: writes name none, the others the temporary one."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
