@@ -442,7 +442,7 @@ def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
     cache_type : {"f16", "f32", "q8_0"}
         How keys and values are remembered.
     pack : bool
-        Copy quantized matrices into the layout of the fastest products, in as much memory as they have in the file.
+        Copy matrices into the layout of the fastest products, in as much memory as they have in the file.
         When False they are used where the file is mapped: generation is slower, the results are the same.
 
     Raises
@@ -461,7 +461,10 @@ def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
 
 
 def _packed(tensor):
-    return tensor.pack() if isinstance(tensor, QTensor) and tensor.spec.code >= 0 else tensor
+    """A matrix in the layout of the fastest products; vectors and what is missing as they are."""
+    if isinstance(tensor, QTensor):
+        return tensor.pack() if tensor.spec.code >= 0 else tensor
+    return ops.pack_weight(tensor) if tensor is not None and tensor.ndim == 2 else tensor
 
 
 def _at_least(low: int, name: str, value) -> int:

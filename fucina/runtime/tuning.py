@@ -98,7 +98,7 @@ _TABLE = (
     ),
     Knob(
         "FUCINA_PROGRAM", 1, int, "loading of a model",
-        "0 evaluates generated tokens operation by operation instead of replaying a recorded program. Same bits.",
+        "0 evaluates models operation by operation instead of replaying recorded programs. Same bits.",
     ),
     Knob(
         "FUCINA_VARIANTS", None, str, "build",
