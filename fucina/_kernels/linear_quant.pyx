@@ -73,16 +73,27 @@ cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i,
     cdef Py_ssize_t nb = a.k // size
     cdef Py_ssize_t t = 0
     cdef const char* p = a.w + i * 8 * a.row_bytes
+    cdef const int8_t* qs
+    cdef const float* d
+    cdef const char* aux
     cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
     if not a.packed:
         interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
         p = scratch
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+        qs, d, aux = a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes
+        # Written out for one column: as a constant its accumulator stays in a register.
         if Direct is Q4_K or Direct is Q5_K:
-            tile_k(tag, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+            if nc == 1:
+                tile_k(tag, p, nb, qs, d, aux, 1, acc)
+            else:
+                tile_k(tag, p, nb, qs, d, aux, nc, acc)
         else:
-            tile_32(tag, p, nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+            if nc == 1:
+                tile_32(tag, p, nb, qs, d, aux, 1, acc)
+            else:
+                tile_32(tag, p, nb, qs, d, aux, nc, acc)
         for c in range(nc):
             finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
         t += TILE
@@ -185,7 +196,10 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
                                        p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
                         p = raw
                     a.expand(p, count, a.grid, codes)
-                tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
+                if nc == 1:
+                    tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size, 1, acc)
+                else:
+                    tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
                 b += count
             for c in range(nc):
                 finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
