@@ -15,8 +15,14 @@ from libc.string cimport memset
 from team cimport core_t
 
 cdef extern from "team.h" nogil:
-    void fu_barrier()
     int64_t fu_ticket(int64_t* counter)
+
+cdef extern from "meet.h" nogil:
+    ctypedef struct fu_meeting:
+        int64_t arrived
+        int64_t phase
+    int64_t fu_present()
+    void fu_meet(fu_meeting* m, int64_t n)
 
 cdef enum:
     BARRIER = 1     # wait for all threads after this step
@@ -24,9 +30,9 @@ cdef enum:
 
 
 cdef void replay(const int64_t* cores, const int64_t* args, const int64_t* shares, const int64_t* flags, int64_t* counters,
-                 Py_ssize_t count) noexcept nogil:
+                 Py_ssize_t count, fu_meeting* meeting) noexcept nogil:
     cdef Py_ssize_t i, j
-    cdef int64_t share
+    cdef int64_t share, threads = fu_present()
     for i in range(count):
         if not flags[i] & CHAINED:
             while True:
@@ -38,18 +44,21 @@ cdef void replay(const int64_t* cores, const int64_t* args, const int64_t* share
                 while j < count and flags[j] & CHAINED:
                     (<core_t> cores[j])(<const void*> args[j], share, shares[i])
                     j += 1
-        if flags[i] & BARRIER:
-            fu_barrier()
+        if flags[i] & BARRIER and threads > 1:
+            fu_meet(meeting, threads)
 
 
 def replay_unchecked(const int64_t[::1] cores, const int64_t[::1] args, const int64_t[::1] shares,
                      const int64_t[::1] flags, int64_t[::1] counters, Py_ssize_t nth):
     """Run the steps whose core addresses and argument addresses are given, on ``nth`` threads."""
     cdef Py_ssize_t count = cores.shape[0]
+    cdef fu_meeting meeting
+    meeting.arrived = 0
+    meeting.phase = 0
     memset(&counters[0], 0, count * sizeof(int64_t))
     with nogil:
         if nth <= 1:
-            replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count)
+            replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count, &meeting)
         else:
             with parallel(num_threads=<int> nth):
-                replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count)
+                replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count, &meeting)
