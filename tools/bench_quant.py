@@ -2,20 +2,16 @@
 
 Batch: GMAC/s of one core at m = 256, n = 3072, k = 1024, over the rate of f32 multiply-adds that the same core
 reaches in the same run. Single row: GB/s of a matrix beyond the last-level cache, over the read bandwidth. Encoding:
-MB/s of float32 input, beside the ``gguf`` package's. Rounds go over all formats again and again, so that a busy
-neighbour does not hit one format only; the best of the rounds counts. One core's work is timed by the clock of the
-thread.
+MB/s of float32 input, beside the ``gguf`` package's. Dots: GMAC/s of ``ops.block_dot``. Rounds go over all formats again
+and again, so that a busy neighbour does not hit one format only; the best of the rounds counts. One core's work is timed
+by the clock of the thread.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from functools import partial
 from operator import truediv
 from pathlib import Path
@@ -30,8 +26,7 @@ sys.path.insert(0, str(ROOT))
 from fucina import QTensor, ops, set_num_threads  # noqa: E402
 from fucina.formats import FORMATS  # noqa: E402
 from fucina.runtime.bandwidth import read_bandwidth  # noqa: E402
-from fucina.runtime.isa import variant  # noqa: E402
-from fucina.runtime.variants import by_name  # noqa: E402
+from fucina.runtime.isa import kernel, variant  # noqa: E402
 
 M, N, K = 256, 3072, 1024
 SINGLE_BYTES = 96 << 20
@@ -43,39 +38,12 @@ TARGETS = (
     | {name: 0.85 for name in ("q8_0", "iq4_nl", "iq4_xs")}
     | {name: 0.7 for name in ("iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq1_s", "iq1_m", "nvfp4")}
 )
-# Twelve independent chains fill the pipes of every machine that we know; the loop does nothing else.
-PEAK = """
-typedef float v __attribute__((vector_size(32)));
-#define EACH(f) f(0) f(1) f(2) f(3) f(4) f(5) f(6) f(7) f(8) f(9) f(10) f(11)
-#define START(i) v a##i = x + i;
-#define STEP(i) a##i = a##i * x + y;
-#define ADD(i) x += a##i;
-float peak(long n, float s) {
-    v x = {s, s, s, s, s, s, s, s}, y = x + 1;
-    EACH(START)
-    for (long k = 0; k < n; k++) { EACH(STEP) }
-    EACH(ADD)
-    return x[0] + x[1] + x[2] + x[3] + x[4] + x[5] + x[6] + x[7];
-}
-"""
 
 
-def peak_probe():
-    """A function that measures f32 multiply-adds per second of one core, in 10^9; needs a C compiler."""
-    folder = tempfile.mkdtemp()
-    source, library = Path(folder, "peak.c"), Path(folder, "peak.so")
-    source.write_text(PEAK)
-    flags = ["-O2", "-ffp-contract=fast", "-shared", "-fPIC", *by_name(variant()).cflags]
-    subprocess.run([*os.environ.get("CC", "cc").split(), *flags, str(source), "-o", str(library)], check=True)
-    call = ctypes.CDLL(str(library)).peak
-    call.argtypes, call.restype = (ctypes.c_long, ctypes.c_float), ctypes.c_float
-
-    def measure(n: int = 1_000_000) -> float:
-        start = thread_time()
-        call(n, 0.5)
-        return 12 * 8 * n / (thread_time() - start) / 1e9
-
-    return measure
+def fma_rate(count: int = 1_000_000) -> float:
+    """f32 multiply-adds per second of this core, in 10^9."""
+    start = thread_time()
+    return kernel("peak").fma(count, 1) / (thread_time() - start) / 1e9
 
 
 def weights(name: str, n: int, k: int) -> QTensor:
@@ -99,16 +67,15 @@ def batches(names, rounds: int) -> dict[str, dict]:
     """GMAC/s packed and raw, and their ratios to the multiply-add rate, on one thread."""
     set_num_threads(1)
     x, out = np.random.default_rng(1).standard_normal((M, K), np.float32), np.empty((M, N), np.float32)
-    probe = peak_probe()
     operands = {name: weights(name, N, K) for name in names}
     packed = {name: w.pack() for name, w in operands.items()}
     rates = {name: {"packed": [], "raw": [], "peak": []} for name in names}
     for _ in range(rounds):
         for name, rate in rates.items():
-            before = probe()
+            before = fma_rate()
             for how, w in (("packed", packed[name]), ("raw", operands[name])):
                 rate[how].append(M * N * K / best(partial(ops.linear, x, w, out=out), thread_time) / 1e9)
-            rate["peak"].append(max(before, probe()))
+            rate["peak"].append(max(before, fma_rate()))
     peak = max(max(rate["peak"]) for rate in rates.values())
     return {
         name: {
@@ -162,6 +129,21 @@ def encoders(names) -> dict[str, dict]:
     return result
 
 
+def dots(names) -> dict[str, dict]:
+    """GMAC/s of ``block_dot`` on one thread, 16 rows times 64; nothing for formats that it does not take."""
+    set_num_threads(1)
+    x, result = np.random.default_rng(3).standard_normal((16, 4096), np.float32), {}
+    for name in names:
+        w = weights(name, 64, 4096)
+        try:
+            a = ops.quantize_activations(x, FORMATS[name].activation)
+            ops.block_dot(a, w)
+        except ValueError:
+            continue
+        result[name] = {"dot_gmac_per_s": 16 * 64 * 4096 / best(partial(ops.block_dot, a, w)) / 1e9}
+    return result
+
+
 def plot(results: dict[str, dict], path: str) -> None:
     """Ratios to the multiply-add rate as bars, targets as marks."""
     import matplotlib
@@ -187,13 +169,13 @@ def main(argv=None) -> int:
     parser.add_argument("--only", default="", help="comma list of formats (default: all)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="for the single row (default: 2)")
-    parser.add_argument("--parts", default="batch,single", help="of batch, single, encode")
+    parser.add_argument("--parts", default="batch,single", help="of batch, single, encode, dot")
     parser.add_argument("--json", metavar="FILE", help="write the results there, or to standard output with -")
     parser.add_argument("--plot", metavar="FILE")
     args = parser.parse_args(argv)
     names = args.only.split(",") if args.only else known
     parts = args.parts.split(",")
-    for given, accepted in ((names, known), (parts, ["batch", "single", "encode"])):
+    for given, accepted in ((names, known), (parts, ["batch", "single", "encode", "dot"])):
         unknown = [name for name in given if name not in accepted]
         if unknown:
             parser.error(f"unknown {', '.join(unknown)}; accepted: {', '.join(accepted)}")
@@ -202,13 +184,14 @@ def main(argv=None) -> int:
         ("batch", lambda: batches(names, args.rounds)),
         ("single", lambda: single_rows(names, args.threads, args.rounds)),
         ("encode", lambda: encoders(names)),
+        ("dot", lambda: dots(names)),
     ):
         if part in parts:
             for name, row in measured().items():
                 results[name] |= row
     if args.json != "-":
         columns = ("gmac_per_s", "ratio", "median_ratio", "target", "raw_over_packed", "gb_per_s", "raw_gb_per_s",
-                   "fraction", "encode_mb_per_s", "gguf_mb_per_s")
+                   "fraction", "encode_mb_per_s", "gguf_mb_per_s", "dot_gmac_per_s")
         columns = [c for c in columns if any(c in row for row in results.values())]
         print(f"{'format':10s}", *(f"{c:>16s}" for c in columns))
         for name, row in results.items():
