@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from references import same
 
 from fucina import llm
 from fucina.quantizer import quantize_file
@@ -46,10 +47,6 @@ def greedy(model, prompt, n: int):
     return np.array(rows)
 
 
-def same(got, want):
-    np.testing.assert_array_equal(np.asarray(got).view(np.uint32), np.asarray(want).view(np.uint32))
-
-
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("cache_type", ["f16", "f32", "q8_0"])
 def test_programs_have_the_bits_of_the_operations(path, cache_type, count, threads):
@@ -82,14 +79,14 @@ def test_sequences_of_a_batch_have_the_bits_that_they_have_alone(model, program,
 @pytest.mark.parametrize("chunk", [1, 4, 7])
 def test_batches_larger_than_a_chunk(model, chunk, monkeypatch):
     prompts = [prompt_of(model, n, seed=n) for n in (9, 1, 4, 8)]
-    expected = [model.next_logits(prompt, model.new_cache()) for prompt in prompts]
+    expected = np.array([model.next_logits(prompt, model.new_cache()) for prompt in prompts])
     monkeypatch.setattr("fucina.llm.model.CHUNK", chunk)
     same(model.batch_logits([(prompt, model.new_cache()) for prompt in prompts]), expected)
 
 
 def test_more_sequences_than_one_program_takes(model):
     prompts = [prompt_of(model, 1, seed=n) for n in range(40)]
-    expected = [model.next_logits(prompt, model.new_cache()) for prompt in prompts]
+    expected = np.array([model.next_logits(prompt, model.new_cache()) for prompt in prompts])
     same(model.batch_logits([(prompt, model.new_cache()) for prompt in prompts]), expected)
 
 
@@ -208,5 +205,5 @@ def test_numbers_of_tokens(model):
 def test_caches_of_different_types_meet(path):
     with llm.load(path) as model, llm.load(path, cache_type="f32") as other:
         prompt = prompt_of(model, 5)
-        expected = [model.next_logits(prompt, m.new_cache()) for m in (model, other)]
+        expected = np.array([model.next_logits(prompt, m.new_cache()) for m in (model, other)])
         same(model.batch_logits([(prompt, m.new_cache()) for m in (model, other)]), expected)

@@ -274,8 +274,6 @@ class Model:
     def _evaluate(self, ids: np.ndarray, spans: list[Span], out: np.ndarray) -> None:
         """Append the tokens ``ids`` to the caches of ``spans``; ``out`` gets the logits after the last tokens of as many
         spans as it has rows."""
-        for span in spans:
-            span.cache.reserve(span.rows)
         # The programs have one set of buffers: a second Python thread goes op by op meanwhile.
         alike = all(span.cache.type == spans[0].cache.type for span in spans)
         if self._programs is not None and alike and self._replaying.acquire(blocking=False):
@@ -285,8 +283,6 @@ class Model:
                     out[...] = logits[: len(out)]
             finally:
                 self._replaying.release()
-            for span in spans:
-                span.cache.length = span.end
             return
         h = self._hidden(ids, spans, [span.first + span.rows - 1 for span in spans[: len(out)]])
         if len(out):

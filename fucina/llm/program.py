@@ -18,6 +18,8 @@ from fucina.runtime.threads import get_num_threads
 _CELLS = {"f32": 0, "f16": 1, "q8_0": 2}
 # More rows than these go through `front` and `back`: the logits of so many would be large.
 WHOLE = 32
+# A prompt program has room for so many rows at least.
+LEAST = 32
 
 
 def can_record(layers, output) -> bool:
@@ -43,6 +45,14 @@ class Programs:
         Logits [sequences, n_vocab] after the last token of each span; without ``last`` None.
         The array is a buffer that the next call overwrites.
         """
+        for span in spans:
+            span.cache.reserve(span.rows)
+        logits = self._run(ids, spans, last)
+        for span in spans:
+            span.cache.length = span.end
+        return logits
+
+    def _run(self, ids: np.ndarray, spans, last: bool) -> np.ndarray | None:
         rows = len(ids)
         pieces = [np.arange(span.start, span.end) for span in spans]
         positions = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -66,7 +76,7 @@ class Programs:
         recorded = self._recorded.get(part)
         if recorded is None or not recorded.fits(rows, capacity, spans[0].cache, get_num_threads()):
             # Room for more, so that growing does not record anew every time.
-            rows = 1 << (rows - 1).bit_length() if part != "front" else max(32, 1 << (rows - 1).bit_length())
+            rows = 1 << (max(rows, LEAST if part == "front" else 1) - 1).bit_length()
             capacity = min(self._model.config.n_ctx, max(512, 2 * capacity))
             recorded = self._recorded[part] = _Recording(self._model, part, rows, capacity, spans[0].cache)
         return recorded

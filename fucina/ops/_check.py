@@ -30,6 +30,21 @@ def contiguous(x: np.ndarray) -> np.ndarray:
     return x if x.flags.c_contiguous and x.flags.aligned else x.copy(order="C")
 
 
+def layer(x: np.ndarray, shape: tuple[int, ...], bias) -> np.ndarray | None:
+    """Check that x [..., k] and a bias fit a weight matrix of ``shape`` (n, k); the bias as float32."""
+    if len(shape) != 2:
+        raise ValueError(f"w must be a matrix (n, k), got shape {shape}")
+    n, k = shape
+    if x.ndim == 0 or x.shape[-1] != k:
+        raise ValueError(f"the last axis of x must have the {k} columns of w {shape}, got x of shape {x.shape}")
+    if bias is None:
+        return None
+    bias = f32(bias, "bias", 1)
+    if bias.shape[0] != n:
+        raise ValueError(f"bias must have the {n} rows of w {shape}, got shape {bias.shape}")
+    return bias
+
+
 def describe(x: np.ndarray) -> str:
     """Dtype and shape for messages; says so when the byte order is foreign."""
     order = "" if x.dtype.isnative else " (foreign byte order)"

@@ -60,15 +60,8 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
         raise ValueError(f"there is no product for weights of format {w.format}")
     elif w.spec.activation == "q8_k" and w.shape[-1] % 256:
         raise ValueError(f"products with {w.format} weights need rows of a multiple of 256 elements, got {w.shape[-1]}")
-    if len(w.shape) != 2:
-        raise ValueError(f"w must be a matrix (n, k), got shape {w.shape}")
+    bias = _check.layer(x, w.shape, bias)
     n, k = w.shape
-    if x.ndim == 0 or x.shape[-1] != k:
-        raise ValueError(f"the last axis of x must have the {k} columns of w {w.shape}, got x of shape {x.shape}")
-    if bias is not None:
-        bias = _check.f32(bias, "bias", 1)
-        if bias.shape[0] != n:
-            raise ValueError(f"bias must have the {n} rows of w {w.shape}, got shape {bias.shape}")
     m = math.prod(x.shape[:-1])
     rows = x.reshape(m, k) if x.ndim != 2 else x
     target = _check.Output(out, x.shape[:-1] + (n,), x, bias, w if isinstance(w, np.ndarray) else w.data)
@@ -92,7 +85,7 @@ def linear(x, w, bias=None, *, out=None) -> np.ndarray:
 def weight_args(w) -> tuple:
     """What the kernels have to know of quantized weights: contiguous bytes, lattice or None, scale of the tensor."""
     spec = w.spec
-    data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
+    data = _check.contiguous(w.data)
     return data, lattices.grid(spec.lattice) if spec.lattice else None, 1.0 if w.scale is None else float(w.scale)
 
 
@@ -135,7 +128,7 @@ def pack(w: QTensor) -> PackedQTensor:
     n, row_bytes = w.data.shape
     panels = aligned_empty((-(-n // 8), 8 * row_bytes), np.uint8)
     if panels.size:
-        data = w.data if w.data.flags.c_contiguous else np.ascontiguousarray(w.data)
+        data = _check.contiguous(w.data)
         nth = enter(panels.size, GATE)
         try:
             kernel("linear_quant").pack_rows_into_unchecked(w.spec.nbytes, w.spec.half_at, data, panels, nth)

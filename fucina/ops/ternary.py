@@ -12,6 +12,7 @@ from fucina.runtime.isa import kernel
 from fucina.runtime.threads import enter, leave
 
 from . import _check
+from .linear import weight_args
 
 GATE = tuning.value("FUCINA_GATE_MATMUL")
 _FORMATS = ("tq1_0", "tq2_0", "i2_s")
@@ -49,15 +50,8 @@ def ternary_linear(x, w, bias=None, *, out=None) -> np.ndarray:
         raise TypeError(f"w must be a QTensor, got {type(w).__name__}")
     if w.format not in _FORMATS:
         raise ValueError(f"ternary_linear takes weights in {', '.join(_FORMATS)}, got {w.format}")
-    if w.ndim != 2:
-        raise ValueError(f"w must be a matrix (n, k), got shape {w.shape}")
+    bias = _check.layer(x, w.shape, bias)
     n, k = w.shape
-    if x.ndim == 0 or x.shape[-1] != k:
-        raise ValueError(f"the last axis of x must have the {k} columns of w {w.shape}, got x of shape {x.shape}")
-    if bias is not None:
-        bias = _check.f32(bias, "bias", 1)
-        if bias.shape[0] != n:
-            raise ValueError(f"bias must have the {n} rows of w {w.shape}, got shape {bias.shape}")
     target = _check.Output(out, x.shape[:-1] + (n,), x, bias, w.data)
     m = math.prod(x.shape[:-1])
     if m == 0 or n == 0:
@@ -65,11 +59,11 @@ def ternary_linear(x, w, bias=None, *, out=None) -> np.ndarray:
     if k == 0:
         target.array[...] = 0 if bias is None else bias
         return target.done()
+    data, _, scale = weight_args(w)
     nth = enter(m * n * k, GATE)
     try:
         kernel("ternary").ternary_linear_into_unchecked(
-            w.spec.number, w.spec.nbytes, _check.contiguous(w.data), 1.0 if w.scale is None else float(w.scale),
-            x.reshape(m, k), bias, target.array.reshape(m, n), nth,
+            w.spec.number, w.spec.nbytes, data, scale, x.reshape(m, k), bias, target.array.reshape(m, n), nth,
         )
     finally:
         leave(nth)
