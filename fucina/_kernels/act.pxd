@@ -19,7 +19,10 @@ into the same cache set when k is a power of two.
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int8_t, int16_t, int32_t
 
-from simd cimport f8, f8_abs, f8_isfinite_all, f8_load, f8_max, f8_mul, f8_set1, f8_zero, w8, w8_store, w8_zero
+from simd cimport (
+    f8, f8_abs, f8_hmax, f8_isfinite_all, f8_load, f8_max, f8_mul, f8_set1, f8_zero, fu_f16_f32, fu_f32_f16, w8, w8_store,
+    w8_zero,
+)
 from team cimport share_start
 
 cdef extern from "act.h" nogil:
@@ -27,9 +30,8 @@ cdef extern from "act.h" nogil:
     w8 fu_round_even(f8 x)
     w8 fu_narrow(w8 a, w8 b, w8 c, w8 d)
     void fu_sums16(w8 q, int32_t* first, int32_t* last)
-    float fu_largest(f8 v)
     int fu_first_equal(f8 v, float x)
-    float fu_through_f16(float x)
+    f8 f8_load_i8(const int8_t* p)
 
 cdef enum:
     Q8_0 = 0
@@ -63,30 +65,45 @@ cdef inline int amax_of(const float* x, int n, float* amax) noexcept nogil:
         v = f8_abs(f8_load(x + i))
         finite &= f8_isfinite_all(v)
         m = f8_max(m, v)
-    amax[0] = fu_largest(m)
+    amax[0] = f8_hmax(m)
     return finite
 
 
-cdef inline void block32(const float* x, int8_t* q, float* d, char* aux, int kind) noexcept nogil:
-    cdef float amax, scale, inv
-    cdef int32_t first, last
-    cdef w8 v = w8_zero()
+cdef inline float scale_of(const float* x, int n, float* inv) noexcept nogil:
+    """max|x| / 127 and its inverse; 0 where there is none, NaN with 0 for a block that is not finite."""
+    cdef float amax
+    cdef int finite = amax_of(x, n, &amax)
+    cdef float scale = amax / <float>127.0
+    inv[0] = <float>1.0 / scale if finite and scale > 0 else <float>0.0
+    if inv[0] == INFINITY:
+        inv[0] = 0
+        scale = 0
+    return scale if finite else <float>NAN
+
+
+cdef inline w8 codes32(const float* x, float by, bint to_even) noexcept nogil:
+    """32 elements times ``by``, rounded; zeros where ``by`` is 0, whatever they are."""
     cdef w8 t[4]
+    cdef f8 v
     cdef int i
-    cdef int finite = amax_of(x, 32, &amax)
-    scale = amax / <float>127.0
-    inv = <float>1.0 / scale if scale > 0 else <float>0.0
-    if not finite or inv == INFINITY:
-        scale = <float>NAN if not finite else <float>0.0
-    else:
-        for i in range(4):
-            t[i] = fu_round_away(f8_mul(f8_load(x + 8 * i), f8_set1(inv)))
-        v = fu_narrow(t[0], t[1], t[2], t[3])
+    if by == 0:
+        return w8_zero()
+    for i in range(4):
+        v = f8_mul(f8_load(x + 8 * i), f8_set1(by))
+        t[i] = fu_round_even(v) if to_even else fu_round_away(v)
+    return fu_narrow(t[0], t[1], t[2], t[3])
+
+
+cdef inline void block32(const float* x, int8_t* q, float* d, char* aux, int kind) noexcept nogil:
+    cdef float inv
+    cdef int32_t first, last
+    cdef float scale = scale_of(x, 32, &inv)
+    cdef w8 v = codes32(x, inv, False)
     w8_store(q, v)
     fu_sums16(v, &first, &last)
-    d[0] = fu_through_f16(scale)
+    d[0] = fu_f16_f32(fu_f32_f16(scale))
     if kind == Q8_1:
-        (<float*> aux)[0] = fu_through_f16(scale * <float> (first + last))
+        (<float*> aux)[0] = fu_f16_f32(fu_f32_f16(scale * <float> (first + last)))
     else:
         (<int32_t*> aux)[0] = first + last
 
@@ -95,7 +112,6 @@ cdef inline void block256(const float* x, int8_t* q, float* d, char* aux) noexce
     cdef float amax, c = 0
     cdef int32_t first, last
     cdef w8 v
-    cdef w8 t[4]
     cdef int i, j, lane
     cdef int16_t* sums = <int16_t*> aux
     cdef int finite = amax_of(x, 256, &amax)
@@ -110,11 +126,7 @@ cdef inline void block256(const float* x, int8_t* q, float* d, char* aux) noexce
             c = 0
     d[0] = <float>NAN if not finite else (<float>1.0 / c if c != 0 else <float>0.0)
     for j in range(8):
-        v = w8_zero()
-        if finite:
-            for i in range(4):
-                t[i] = fu_round_even(f8_mul(f8_load(x + 32 * j + 8 * i), f8_set1(c)))
-            v = fu_narrow(t[0], t[1], t[2], t[3])
+        v = codes32(x + 32 * j, c, True)
         w8_store(q + 32 * j, v)
         fu_sums16(v, &first, &last)
         sums[2 * j] = <int16_t> first

@@ -10,12 +10,11 @@ halves to even, have d = max|x| / 127 and q = round_half_even(x * (1 / d)), with
 every machine. Sums are of the codes as stored. NaN and infinity: d = NaN, q = 0.
 """
 
-from libc.math cimport INFINITY, NAN
 from libc.stdint cimport int8_t, int16_t, int32_t, uint8_t, uint16_t
 from libc.string cimport memcpy, memset
 
-from act cimport amax_of, block32, block256
-from simd cimport f8_load, f8_mul, f8_round_even_i8, f8_set1, fu_f32_f16
+from act cimport block32, block256, codes32, fu_sums16, scale_of
+from simd cimport fu_f32_f16, w8, w8_store
 from team cimport core_t, run_team, share_start
 
 cdef enum:
@@ -32,21 +31,6 @@ cdef struct Args:
     bint to_even
 
 
-cdef inline float even(const float* x, int n, int8_t* q) noexcept nogil:
-    """Codes of n elements; the scale."""
-    cdef float amax, scale, inv
-    cdef int i
-    cdef int finite = amax_of(x, n, &amax)
-    scale = amax / <float> 127.0
-    inv = <float> 1.0 / scale if scale > 0 else <float> 0.0
-    if not finite or inv == INFINITY:
-        inv = 0
-        scale = <float> NAN if not finite else <float> 0.0
-    for i in range(0, n, 8):
-        f8_round_even_i8(q + i, f8_mul(f8_load(x + i), f8_set1(inv)), finite)
-    return scale
-
-
 cdef inline void put_half(uint8_t* p, float value) noexcept nogil:
     cdef uint16_t half = fu_f32_f16(value)
     memcpy(p, &half, 2)
@@ -54,21 +38,20 @@ cdef inline void put_half(uint8_t* p, float value) noexcept nogil:
 
 cdef inline void write_32(const float* x, uint8_t* p, bint with_sum, bint to_even) noexcept nogil:
     cdef int8_t* q = <int8_t*> (p + (4 if with_sum else 2))
-    cdef float d, s
-    cdef int32_t total = 0
-    cdef int i
-    if not to_even:
+    cdef float d, s, inv
+    cdef int32_t first, last
+    cdef w8 v
+    if to_even:
+        d = scale_of(x, 32, &inv)
+        v = codes32(x, inv, True)
+        w8_store(q, v)
+        fu_sums16(v, &first, &last)
+        s = d * <float> (first + last)
+    else:
         block32(x, q, &d, <char*> &s, 1)
-        put_half(p, d)
-        if with_sum:
-            put_half(p + 2, s)
-        return
-    d = even(x, 32, q)
     put_half(p, d)
     if with_sum:
-        for i in range(32):
-            total += q[i]
-        put_half(p + 2, d * <float> total)
+        put_half(p + 2, s)
 
 
 cdef inline void write_256(const float* x, uint8_t* p) noexcept nogil:
@@ -80,16 +63,19 @@ cdef inline void write_256(const float* x, uint8_t* p) noexcept nogil:
 
 
 cdef inline void write_306(const float* x, uint8_t* p) noexcept nogil:
-    cdef int8_t* q = <int8_t*> (p + 2)
     cdef int16_t[16] sums
-    cdef int i, j, s
-    put_half(p, even(x, 256, q))
+    cdef int32_t first, last
+    cdef float inv
+    cdef w8 v
+    cdef int j
+    put_half(p, scale_of(x, 256, &inv))
+    for j in range(8):
+        v = codes32(x + 32 * j, inv, True)
+        w8_store(p + 2 + 32 * j, v)
+        fu_sums16(v, &first, &last)
+        sums[2 * j] = <int16_t> first
+        sums[2 * j + 1] = <int16_t> last
     memset(p + 258, 0, 16)
-    for j in range(16):
-        s = 0
-        for i in range(16):
-            s += q[16 * j + i]
-        sums[j] = <int16_t> s
     memcpy(p + 274, &sums[0], 32)
 
 
@@ -117,6 +103,6 @@ def quantize_blocks_into_unchecked(int layout, bint to_even, const float[:, ::1]
     a.k = x.shape[1]
     a.layout = layout
     a.to_even = to_even
-    a.nbytes = 34 if layout == Q8_0 else 36 if layout == Q8_1 else 292 if layout == Q8_K else 306
+    a.nbytes = out.shape[1] // (a.k // (256 if layout >= Q8_K else 32))
     with nogil:
         run_team(<core_t> quantize_blocks, &a, 4 * nth if nth > 1 else 1, nth)

@@ -20,6 +20,7 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint16_t
 from libc.string cimport memcpy, memset
 
+from act cimport f8_load_i8
 from blocks cimport Q8_0
 from dense_stream cimport Row1, Row2, Row3, Row4, Rows, stream
 from micro cimport R1, rows_by_16, tile16
@@ -30,10 +31,6 @@ from simd cimport (
 from span cimport Batch, Place, Span
 from team cimport core_t, run_team, step_of
 from vmath cimport f8_exp, load_part, store_part
-
-cdef extern from "act.h" nogil:
-    f8 f8_load_i8(const signed char* p)
-    float fu_half_f32(uint16_t h)
 
 cdef enum:
     KEYS = 128      # keys per value panel
@@ -68,7 +65,7 @@ cdef inline f8 load8(const Cell* p, Py_ssize_t i) noexcept nogil:
     elif Cell is uint16_t:
         return f8_load_f16(p + i)
     else:
-        return f8_mul(f8_set1(fu_half_f32(p[i >> 5].d)), f8_load_i8(p[i >> 5].qs + (i & 31)))
+        return f8_mul(f8_set1(fu_f16_f32(p[i >> 5].d)), f8_load_i8(p[i >> 5].qs + (i & 31)))
 
 
 cdef inline float load1(const Cell* p, Py_ssize_t i) noexcept nogil:
@@ -368,17 +365,11 @@ def scratch_floats(Py_ssize_t rows, Py_ssize_t d, Py_ssize_t keys):
     return 16 * max(dp, <Py_ssize_t> KEYS) + 2 * rows * dp + rows * (keys + 15) // 16 * 16 + 16 * rows
 
 
-cdef Args filled(const float[:, :, ::1] q, const unsigned char[:, :, :] k, const unsigned char[:, :, :] v,
-                 const float[:, ::1] bias, float scale, bint causal, Py_ssize_t window, float[:, :, ::1] out,
-                 Py_ssize_t tile, Py_ssize_t part, float[:, ::1] scratch):
+cdef Args filled(const float[:, :, ::1] q, Py_ssize_t kv_heads, const float[:, ::1] bias, float scale, bint causal,
+                 Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t tile, Py_ssize_t part, float[:, ::1] scratch):
+    """All arguments but the keys and values."""
     cdef Args a
     a.q = &q[0, 0, 0]
-    a.k = <const char*> &k[0, 0, 0]
-    a.v = <const char*> &v[0, 0, 0]
-    a.k_row = k.strides[0]
-    a.k_head = k.strides[1]
-    a.v_row = v.strides[0]
-    a.v_head = v.strides[1]
     a.bias = NULL
     if bias is not None:
         a.bias = &bias[0, 0]
@@ -388,8 +379,7 @@ cdef Args filled(const float[:, :, ::1] q, const unsigned char[:, :, :] k, const
     a.seq = q.shape[0]
     a.heads = q.shape[1]
     a.d = q.shape[2]
-    a.kv_seq = k.shape[0]
-    a.kv_heads = k.shape[1]
+    a.kv_heads = kv_heads
     a.window = window
     a.tile = tile
     a.part = part
@@ -409,22 +399,27 @@ def attention_into_unchecked(int code, const float[:, :, ::1] q, const unsigned 
     The queries are the last ``seq`` positions; ``window`` 0 is unlimited. ``tile`` queries times ``part`` heads make a
     task; ``scratch`` has a row of ``scratch_floats`` for each share.
     """
-    cdef Args a = filled(q, k, v, bias, scale, causal, window, out, tile, part, scratch)
+    cdef Args a = filled(q, k.shape[1], bias, scale, causal, window, out, tile, part, scratch)
+    a.k = <const char*> &k[0, 0, 0]
+    a.v = <const char*> &v[0, 0, 0]
+    a.k_row, a.k_head = k.strides[0], k.strides[1]
+    a.v_row, a.v_head = v.strides[0], v.strides[1]
+    a.kv_seq = k.shape[0]
     with nogil:
         run_team(core_of(code), &a, scratch.shape[0], nth)
 
 
-def attention_step(int code, const float[:, :, ::1] q, const unsigned char[:, :, :] cells, float scale,
+def attention_step(int code, const float[:, :, ::1] q, Py_ssize_t kv_heads, Py_ssize_t cell_bytes, float scale,
                    Py_ssize_t window, float[:, :, ::1] out, Py_ssize_t tile, Py_ssize_t part, Py_ssize_t single,
                    float[:, ::1] scratch, const long long[:, ::1] spans, const long long[:, ::1] places,
                    const long long[::1] count):
     """Causal attention of the sequences of a batch (``span.pxd``) as a step of a program.
 
-    ``cells`` [1, kv_heads, bytes] tells the size of a cell. Tasks have ``tile`` queries times ``part`` heads, or
-    ``single`` heads when a sequence has one query; ``scratch`` has a row for each share.
+    A key or value of one head has ``cell_bytes``. Tasks have ``tile`` queries times ``part`` heads, or ``single`` heads
+    when a sequence has one query; ``scratch`` has a row for each share.
     """
-    cdef Args a = filled(q, cells, cells, None, scale, True, window, out, tile, part, scratch)
-    a.k_row = a.v_row = cells.shape[2]
+    cdef Args a = filled(q, kv_heads, None, scale, True, window, out, tile, part, scratch)
+    a.k_row = a.v_row = cell_bytes
     a.single = single
     a.batch = Batch(<const Span*> &spans[0, 0], <const Place*> &places[0, 0], <const Py_ssize_t*> &count[0])
     return step_of(core_of(code), &a, sizeof(a), &a.seq)

@@ -24,7 +24,7 @@ cdef struct Args:
     const char* w
     const uint8_t* a
     float* out
-    Py_ssize_t m, n, w_bytes, a_bytes, blocks
+    Py_ssize_t m, n, w_bytes, a_bytes, blocks, size     # size: bytes of a block of activations
     int layout
 
 
@@ -137,7 +137,6 @@ cdef inline float step(const Block* tag, const Unpacked* u, const uint8_t* a, in
 cdef void dots(const Block* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Share ``ith`` of the rows of weights. The pointer's type only selects the format; it points to ``Args``."""
     cdef const Args* g = <const Args*> args
-    cdef Py_ssize_t size = 292 if g.layout == 2 else 306 if g.layout == 3 else 36 if g.layout == 1 else 34
     cdef Py_ssize_t o, b, t
     cdef Unpacked u
     for o in range(share_start(g.n, ith, nth), share_start(g.n, ith + 1, nth)):
@@ -146,7 +145,7 @@ cdef void dots(const Block* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
         for b in range(g.blocks):
             unpack(<const Block*> (g.w + o * g.w_bytes) + b, &u)
             for t in range(g.m):
-                g.out[t * g.n + o] = step(args, &u, g.a + t * g.a_bytes + b * size, g.layout, g.out[t * g.n + o])
+                g.out[t * g.n + o] = step(args, &u, g.a + t * g.a_bytes + b * g.size, g.layout, g.out[t * g.n + o])
 
 
 cdef core_t core_of(int code) noexcept nogil:
@@ -182,7 +181,8 @@ def block_dot_into_unchecked(int code, int layout, const unsigned char[:, ::1] w
     g.n = w.shape[0]
     g.w_bytes = w.shape[1]
     g.a_bytes = a.shape[1]
-    g.blocks = g.a_bytes // (292 if layout == 2 else 306 if layout == 3 else 36 if layout == 1 else 34)
+    g.size = 292 if layout == 2 else 306 if layout == 3 else 36 if layout == 1 else 34
+    g.blocks = g.a_bytes // g.size
     g.layout = layout
     with nogil:
         run_team(core_of(code), &g, min(g.n, 4 * nth) if nth > 1 else 1, nth)

@@ -28,10 +28,7 @@ from micro cimport (
     half_tile, tile, tile_of,
 )
 from simd cimport d4, f8, fu_prefetch
-from team cimport core_t, run_team, share_start
-
-cdef extern from "team.h" nogil:
-    int64_t fu_ticket(int64_t* counter)
+from team cimport core_t, fu_ticket, run_team, share_start
 
 # Number types.
 cdef enum:

@@ -4,14 +4,19 @@ Rates of other kernels are given as fractions of these, measured in the same run
 """
 
 from cython.parallel cimport parallel, prange, threadid
+from libc.stdint cimport int64_t
+from libc.string cimport memset
 
 from simd cimport (
     f8, f8_add, f8_fma, f8_set1, f8_store, w8, w8_add32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16,
     w8_set1_i32, w8_store,
 )
 
-cdef extern from "team.h" nogil:
-    void fu_barrier()
+cdef extern from "meet.h" nogil:
+    ctypedef struct fu_meeting:
+        pass
+    int64_t fu_present()
+    void fu_meet(fu_meeting* m, int64_t n)
 
 cdef enum:
     CHAINS = 12     # covers two pipes with a latency of four and leaves registers for the operands
@@ -109,12 +114,14 @@ def regions(Py_ssize_t count, int[::1] slots, Py_ssize_t nth):
 
 
 def barriers(Py_ssize_t count, Py_ssize_t nth):
-    """Wait ``count`` times for all threads inside one region."""
+    """Wait ``count`` times for all threads inside one region, as programs do."""
+    cdef fu_meeting meeting
+    memset(&meeting, 0, sizeof(meeting))
     with nogil, parallel(num_threads=<int> nth):
-        wait(count)
+        wait(&meeting, count)
 
 
-cdef void wait(Py_ssize_t count) noexcept nogil:
+cdef void wait(fu_meeting* meeting, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t _
     for _ in range(count):
-        fu_barrier()
+        fu_meet(meeting, fu_present())

@@ -12,10 +12,7 @@ from cython.parallel cimport parallel
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from team cimport core_t
-
-cdef extern from "team.h" nogil:
-    int64_t fu_ticket(int64_t* counter)
+from team cimport core_t, fu_ticket
 
 cdef extern from "meet.h" nogil:
     ctypedef struct fu_meeting:

@@ -39,7 +39,6 @@ cdef extern from "simd.h" nogil:
     float f8_hsum(f8 v)
     float f8_hmax(f8 v)
     int f8_isfinite_all(f8 a)
-    void f8_round_even_i8(int8_t* q, f8 x, int keep)
     void f8_transpose(f8* rows)
 
     w8 w8_load(const void* p)

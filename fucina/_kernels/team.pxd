@@ -6,6 +6,10 @@ taken away by a neighbour. A core must compute the same values for any ``nth``.
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from cython.parallel cimport prange
+from libc.stdint cimport int64_t
+
+cdef extern from "team.h" nogil:
+    int64_t fu_ticket(int64_t* counter)
 
 ctypedef void (*core_t)(const void* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
 

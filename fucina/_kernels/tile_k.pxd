@@ -22,18 +22,39 @@ ctypedef fused BlockK:
     Q5_K
 
 
+cdef inline void head_k(const char* p, f8* dw, f8* dmin, w8* sc, w8* pair) noexcept nogil:
+    """The head of a block: both f16 scales, two words of scales of sub-blocks, four of pairs of mins."""
+    cdef w8 s0 = w8_load(p + 32), s1 = w8_load(p + 64), s2 = w8_load(p + 96)
+    cdef w8 mn[2]
+    cdef int g
+    dw[0], dmin[0] = f8_from_f16_of_words(w8_load(p), 0), f8_from_f16_of_words(w8_load(p), 1)
+    sc[0] = w8_and(s0, w8_set1_u8(63))
+    mn[0] = w8_and(s1, w8_set1_u8(63))
+    sc[1] = w8_or(w8_and(s2, w8_set1_u8(15)), w8_and(w8_shr16(s0, 2), w8_set1_u8(48)))
+    mn[1] = w8_or(w8_and(w8_shr16(s2, 4), w8_set1_u8(15)), w8_and(w8_shr16(s1, 2), w8_set1_u8(48)))
+    for g in range(4):
+        pair[g] = w8_pair_u8_i16(mn[g >> 1], g & 1)
+
+
+cdef inline f8 close_k(f8 acc, f8 dw, f8 dmin, float da, w8 total, const w8* pair, const char* sums) noexcept nogil:
+    """One more block of a column; ``sums``: its eight sums of 32 elements."""
+    cdef w8 mins = w8_add32(w8_madd(pair[0], w8_bcast32(sums)), w8_madd(pair[1], w8_bcast32(sums + 4)))
+    mins = w8_add32(mins, w8_madd(pair[2], w8_bcast32(sums + 8)))
+    mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
+    acc = f8_fma(f8_mul(dw, f8_set1(da)), f8_from_i32(total), acc)
+    return f8_fma(f8_mul(dmin, f8_set1(-da)), f8_from_i32(mins), acc)
+
+
 cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
                         const char* aux, int nc, f8* acc) noexcept nogil:
     """``nc`` columns times one panel of 8 rows."""
     cdef w8 w[8]
     cdef w8 total[TILE]
     cdef w8 sc[2]
-    cdef w8 mn[2]
     cdef w8 pair[4]
-    cdef w8 head, s0, s1, s2, v, scale, low, five, fifth, mins
+    cdef w8 v, scale, low, five, fifth
     cdef f8 dw, dmin
     cdef const int8_t* a
-    cdef const char* sums
     cdef Py_ssize_t _
     cdef int c, j, g
     low = w8_set1_u8(15)
@@ -41,19 +62,7 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
     for c in range(nc):
         acc[c] = f8_zero()
     for _ in range(nb):
-        head = w8_load(p)
-        dw = f8_from_f16_of_words(head, 0)
-        dmin = f8_from_f16_of_words(head, 1)
-        # 12 bytes of scales are three words: bytes 0-3, 4-7, 8-11 of each row.
-        s0 = w8_load(p + 32)
-        s1 = w8_load(p + 64)
-        s2 = w8_load(p + 96)
-        sc[0] = w8_and(s0, w8_set1_u8(63))
-        mn[0] = w8_and(s1, w8_set1_u8(63))
-        sc[1] = w8_or(w8_and(s2, low), w8_and(w8_shr16(s0, 2), w8_set1_u8(48)))
-        mn[1] = w8_or(w8_and(w8_shr16(s2, 4), low), w8_and(w8_shr16(s1, 2), w8_set1_u8(48)))
-        for g in range(4):
-            pair[g] = w8_pair_u8_i16(mn[g >> 1], g & 1)
+        head_k(p, &dw, &dmin, sc, pair)
         p += 128
         for c in range(nc):
             total[c] = w8_zero()
@@ -85,38 +94,10 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
         else:
             p += 1024
         for c in range(nc):
-            sums = aux + 32     # eight sums of 32 elements
-            mins = w8_add32(w8_madd(pair[0], w8_bcast32(sums)), w8_madd(pair[1], w8_bcast32(sums + 4)))
-            mins = w8_add32(mins, w8_madd(pair[2], w8_bcast32(sums + 8)))
-            mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
-            acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(total[c]), acc[c])
-            acc[c] = f8_fma(f8_mul(dmin, f8_set1(-d[c])), f8_from_i32(mins), acc[c])
+            acc[c] = close_k(acc[c], dw, dmin, d[c], total[c], pair, aux + 32)
             aux += 48
         qs += 256 * nc
         d += nc
-
-
-cdef inline void scales_4(const char* p, f8* dw, f8* dmin, w8* sc, w8* pair) noexcept nogil:
-    """The head of a block: both f16 scales, two words of scales of sub-blocks, four of pairs of mins."""
-    cdef w8 s0 = w8_load(p + 32), s1 = w8_load(p + 64), s2 = w8_load(p + 96)
-    cdef w8 mn[2]
-    cdef int g
-    dw[0], dmin[0] = f8_from_f16_of_words(w8_load(p), 0), f8_from_f16_of_words(w8_load(p), 1)
-    sc[0] = w8_and(s0, w8_set1_u8(63))
-    mn[0] = w8_and(s1, w8_set1_u8(63))
-    sc[1] = w8_or(w8_and(s2, w8_set1_u8(15)), w8_and(w8_shr16(s0, 2), w8_set1_u8(48)))
-    mn[1] = w8_or(w8_and(w8_shr16(s2, 4), w8_set1_u8(15)), w8_and(w8_shr16(s1, 2), w8_set1_u8(48)))
-    for g in range(4):
-        pair[g] = w8_pair_u8_i16(mn[g >> 1], g & 1)
-
-
-cdef inline f8 total_4(f8 acc, f8 dw, f8 dmin, float da, w8 total, const w8* pair, const char* sums) noexcept nogil:
-    """One more block of a column; ``sums``: its eight sums of 32 elements."""
-    cdef w8 mins = w8_add32(w8_madd(pair[0], w8_bcast32(sums)), w8_madd(pair[1], w8_bcast32(sums + 4)))
-    mins = w8_add32(mins, w8_madd(pair[2], w8_bcast32(sums + 8)))
-    mins = w8_add32(mins, w8_madd(pair[3], w8_bcast32(sums + 12)))
-    acc = f8_fma(f8_mul(dw, f8_set1(da)), f8_from_i32(total), acc)
-    return f8_fma(f8_mul(dmin, f8_set1(-da)), f8_from_i32(mins), acc)
 
 
 cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux,
@@ -139,8 +120,8 @@ cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_
     for c in range(2 * nc):
         acc[c] = f8_zero()
     for _ in range(nb):
-        scales_4(p, &dp, &mp, sp, pp)
-        scales_4(r, &dr, &mr, sr, pr)
+        head_k(p, &dp, &mp, sp, pp)
+        head_k(r, &dr, &mr, sr, pr)
         p += 128
         r += 128
         for c in range(2 * nc):
@@ -170,8 +151,8 @@ cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_
                 p -= 256
                 r -= 256
         for c in range(nc):
-            acc[2 * c] = total_4(acc[2 * c], dp, mp, d[c], total[2 * c], pp, aux + 32)
-            acc[2 * c + 1] = total_4(acc[2 * c + 1], dr, mr, d[c], total[2 * c + 1], pr, aux + 32)
+            acc[2 * c] = close_k(acc[2 * c], dp, mp, d[c], total[2 * c], pp, aux + 32)
+            acc[2 * c + 1] = close_k(acc[2 * c + 1], dr, mr, d[c], total[2 * c + 1], pr, aux + 32)
             aux += 48
         qs += 256 * nc
         d += nc

@@ -205,7 +205,6 @@ class Program:
         """
         rows, heads, d = q.shape
         group = heads // kv_heads
-        cells = np.empty((1, kv_heads, cell_bytes), np.uint8)
         tile, single = queries_of_a_task(rows, group, capacity), group
         while self.threads > 1 and single > 1 and kv_heads * -(-group // single) < 2 * self.threads:
             single = -(-single // 2)
@@ -215,7 +214,7 @@ class Program:
         floats = -(-kernels.scratch_floats(tile * group, d, capacity + tile) // 16) * 16
         scratch = self._scratch(4 * shares * floats).view(np.float32).reshape(shares, floats)
         made = kernels.attention_step(
-            code, q, cells, scale, window, out, tile, group, single, scratch, *batch.tables(layer)
+            code, q, kv_heads, cell_bytes, scale, window, out, tile, group, single, scratch, *batch.tables(layer)
         )
         self._add(made, shares, 1, False, q, out, batch)
 

@@ -49,17 +49,6 @@ FU void fu_sums16(w8 q, int32_t* first, int32_t* last) {
 #endif
 }
 
-/* The largest lane, when none is NaN. */
-FU float fu_largest(f8 v) {
-#ifdef FU_AVX2
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
-#else
-    return f8_hmax(v);
-#endif
-}
-
 /* Number of the first lane that equals x, 8 when none does. */
 FU int fu_first_equal(f8 v, float x) {
 #ifdef FU_AVX2
@@ -79,24 +68,6 @@ FU f8 f8_load_i8(const int8_t* p) {
     f8 r;
     for (int i = 0; i < 8; i++) r[i] = (float)p[i];
     return r;
-#endif
-}
-
-/* binary16 as f32, in one instruction where there is one. */
-FU float fu_half_f32(uint16_t h) {
-#ifdef FU_AVX2
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
-#else
-    return fu_f16_f32(h);
-#endif
-}
-
-/* f32 through binary16. */
-FU float fu_through_f16(float x) {
-#ifdef FU_AVX2
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtps_ph(_mm_set_ss(x), 0)));
-#else
-    return fu_f16_f32(fu_f32_f16(x));
 #endif
 }
 

@@ -37,6 +37,9 @@ FU uint32_t fu_f32_bits(float f) { uint32_t u; memcpy(&u, &f, 4); return u; }
 
 /* IEEE binary16 to binary32, exact, NaN made quiet as the hardware does. */
 FU float fu_f16_f32(uint16_t h) {
+#ifdef FU_AVX2
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+#else
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16, rest = h & 0x7fffu;
     if (rest >= 0x7c00u)
         return fu_bits_f32(sign | 0x7f800000u | (rest > 0x7c00u ? ((rest & 0x3ffu) << 13) | 0x400000u : 0));
@@ -45,10 +48,14 @@ FU float fu_f16_f32(uint16_t h) {
         return sign ? -f : f;
     }
     return fu_bits_f32(sign | ((rest + 0x1c000u) << 13));
+#endif
 }
 
 /* binary32 to binary16, to nearest even. */
 FU uint16_t fu_f32_f16(float f) {
+#ifdef FU_AVX2
+    return (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(f), 0));
+#else
     uint32_t u = fu_f32_bits(f), sign = (u >> 16) & 0x8000u, a = u & 0x7fffffffu;
     if (a > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | ((a >> 13) & 0x3ffu));
     if (a >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u);
@@ -58,6 +65,7 @@ FU uint16_t fu_f32_f16(float f) {
         return (uint16_t)(sign | r);
     }
     return (uint16_t)(sign | ((a + 0xc8000fffu + ((a >> 13) & 1u)) >> 13));
+#endif
 }
 
 FU float fu_bf16_f32(uint16_t h) { return fu_bits_f32((uint32_t)h << 16); }
@@ -187,10 +195,17 @@ FU float f8_hsum(f8 v) {
 #endif
 }
 
+/* The largest lane, when none is NaN. */
 FU float f8_hmax(f8 v) {
+#ifdef FU_AVX2
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_shuffle_ps(m, m, 1)));
+#else
     float m = v[0];
     for (int i = 1; i < 8; i++) m = v[i] > m ? v[i] : m;
     return m;
+#endif
 }
 
 /* 1 when every lane of |x| is finite. */
@@ -202,13 +217,6 @@ FU int f8_isfinite_all(f8 a) {
     for (int i = 0; i < 8; i++) ok &= a[i] < INFINITY;
     return ok;
 #endif
-}
-
-/* Eight f32 of magnitude under 2^22 to int8, half to even, at most 127; zeros when `keep` is 0. Adding 1.5 * 2^23 leaves
- * the rounded integer in the low bits. */
-FU void f8_round_even_i8(int8_t* q, f8 x, int keep) {
-    fu_i32 t = (fu_i32)((keep ? x : f8_zero()) + 12582912.0f) - 0x4b400000;
-    for (int i = 0; i < 8; i++) q[i] = (int8_t)(t[i] > 127 ? 127 : t[i]);
 }
 
 /* 8 x 8 transposition of 32-bit words. */
