@@ -86,6 +86,22 @@ def test_heights(name):
         same(ops.linear(x[i], w), full[i], f"row {i} alone")
 
 
+@pytest.mark.parametrize("name", [f.name for f in FORMATS.values() if f.is_block])
+@pytest.mark.parametrize("pieces", [1, 3, 11])
+def test_one_row_meets_any_number_of_panels(name, pieces):
+    """Panels are read by turns, several at a time; what is left over is read all the same."""
+    k = pieces * size_of(name)
+    spec = FORMATS[name]
+    blocks = np.random.default_rng(k).integers(0, 256, (1000 * k // spec.block, spec.nbytes), np.uint8)
+    w = QTensor(blocks.reshape(-1), name, (1000, k))
+    x = normal(5, k)
+    with np.errstate(invalid="ignore"):
+        full = ops.linear(x, w.pack())
+        for n in (1, 7, 8, 9, 16, 17, 31, 33, 64, 65, 257, 1000):
+            packed = w[:n].pack()
+            same(agree(lambda: ops.linear(x[3], packed), scalar=False, threads=(1, 2, 3)), full[3, :n], f"{n} rows")
+
+
 @formats
 def test_against_float64(name):
     """Decoded weights times decoded activations."""

@@ -124,6 +124,12 @@ def test_one_token_at_a_time_gives_the_same_bits(arch, cache_type, golden, tmp_p
             cache = model.new_cache()
             steps = [model.next_logits([token], cache) for token in tokens]
             assert np.array_equal(bits(steps), bits(whole))
+            cache = model.new_cache()
+            steps = [model.choose(token, cache, np.copy) for token in tokens]
+            assert np.array_equal(bits(steps), bits(whole))
+            with pytest.raises(ValueError, match="outside the vocabulary"):
+                model.choose(-1, cache, np.copy)
+            assert len(cache) == 40
 
 
 @pytest.mark.parametrize("step", [1, 7, 95])

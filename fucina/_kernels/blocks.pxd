@@ -115,7 +115,11 @@ cdef struct Q1_0:
 
 cdef struct Q2_0:
     uint16_t d
-    uint8_t[16] qs          # 32 in blocks of 128 elements
+    uint8_t[16] qs
+
+cdef struct Q2_0_G128:
+    uint16_t d
+    uint8_t[32] qs
 
 cdef struct I2_S:
     uint8_t[32] qs

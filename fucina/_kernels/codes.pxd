@@ -29,9 +29,20 @@ cdef enum:
 # ``nb`` blocks of a panel to code panels; ``grid`` is what the points of a lattice decode to, or NULL.
 ctypedef void (*expand_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil
 
+# The same blocks times one column of activations, added to ``acc``.
+ctypedef void (*row_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                       const char* aux, f8* acc) noexcept nogil
+
 cdef extern from "codes.h" nogil:
     w8 w8_mul32(w8 a, int n)
     w8 w8_pack16(w8 low, w8 high)
+    w8 w8_sub8(w8 a, w8 b)
+    w8 w8_add8(w8 a, w8 b)
+    w8 w8_trit(w8 x)
+    w8 w8_every4(w8 a)
+    w8 w8_every8(w8 a)
+    w8 w8_dot_bits(w8 word, const int8_t* a)
+    w8 w8_dot_crumbs(w8 word, const int8_t* a)
     w8 w8_byte_i32(w8 a, int k)
     w8 w8_table16(w8 index, const int8_t* table)
     f8 f8_e8m0_half(const uint8_t* p)

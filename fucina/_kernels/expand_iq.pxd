@@ -9,7 +9,7 @@ from libc.stdint cimport uint8_t, uint16_t
 from codes cimport (
     AT_D, UNIT_K, codes_of_eighths, codes_of_points4, codes_of_points8, put_f8, put_scales, w8_even_parity,
 )
-from expand_k cimport field
+from unpack_k cimport field
 from simd cimport (
     f8_from_f16_of_words, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_and, w8_load, w8_or, w8_set1_i32, w8_shl32,
     w8_shr32, w8_zero,

@@ -18,38 +18,44 @@ neither on vector width, nor on threads, nor on how many columns share the call.
 Raw weights are interleaved into scratch one panel of 8 rows at a time (``panel.pxd``) and go through the same tile as
 packed ones. Nothing is summed across lanes: 4 bytes of activations, broadcast from memory, meet the same 4 positions of
 8 rows. The tiles of the most common formats unpack while they multiply (``tile_32.pxd``, ``tile_k.pxd``); the others
-are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). Threads get whole panels or
-pairs of them.
+are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). One column is a matter of memory: every format
+has a function that unpacks and multiplies a few blocks, and several panels are read by turns. Threads get whole panels
+or pairs of them.
 """
 
 from libc.stdint cimport int8_t
 
 from act cimport ActArgs, act_aux, act_block, quantize_act
 from blocks cimport (
-    NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S, NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL, NUM_IQ4_XS,
-    NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0, NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1, NUM_Q4_K, NUM_Q5_0,
-    NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0, NUM_TQ1_0, NUM_TQ2_0, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0,
+    I2_S, IQ4_NL, MXFP4, NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S, NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL,
+    NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0, NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1,
+    NUM_Q4_K, NUM_Q5_0, NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0, NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128,
+    Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ2_0,
 )
-from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t
-from expand_32 cimport expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128
+from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, row_t
 from expand_iq cimport (
     expand_iq1_m, expand_iq1_s, expand_iq2_s, expand_iq2_xs, expand_iq2_xxs, expand_iq3_s, expand_iq3_xxs,
 )
-from expand_k cimport expand_i2_s, expand_iq4_xs, expand_q2_k, expand_q3_k, expand_q6_k, expand_tq1_0, expand_tq2_0
 from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
+from planes cimport expand_planes, row_planes
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
-from tile_32 cimport pair_32, tile_32
+from tile_32 cimport pair_32, row_32, spread_32, tile_32
 from tile_codes cimport (
     Eight, Four, Mins, One, Signed, SignedK, Sixteen, Tag, Ternary, Twelve, Two, tile_codes_32, tile_codes_k,
     tile_ternary,
 )
-from tile_k cimport pair_k, tile_k
+from tile_k cimport pair_k, row_k, tile_k
+from unpack_32 cimport (
+    expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128, row_bits, row_nibbles,
+)
+from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
 
 # Elements that are expanded at a time for a few columns. Short turns between reading weights and multiplying keep the
 # memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
 cdef enum:
     PIECE = 256
+    SPREAD = 288    # bytes of 32 unpacked elements of 8 rows with their scales
     PAIRED = 4      # columns from which two panels at a time pay off
 
 
@@ -77,23 +83,29 @@ cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i,
     cdef const float* d
     cdef const char* aux
     cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
+    cdef bint spread = False
     if not a.packed:
         interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
         p = scratch
+    if Direct is Q5_0 or Direct is Q5_1:
+        if a.m > TILE:
+            scratch += up64(8 * a.row_bytes)
+            spread_32(tag, p, nb, scratch)
+            p = scratch
+            spread = True
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+        for c in range(nc):
+            acc[c] = f8_zero()
         qs, d, aux = a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes
-        # Written out for one column: as a constant its accumulator stays in a register.
-        if Direct is Q4_K or Direct is Q5_K:
-            if nc == 1:
-                tile_k(tag, p, nb, qs, d, aux, 1, acc)
-            else:
-                tile_k(tag, p, nb, qs, d, aux, nc, acc)
+        if nc == 1 and not spread:
+            a.row(p, nb, NULL, qs, d, aux, acc)
+        elif Direct is Q4_K or Direct is Q5_K:
+            tile_k(tag, p, nb, qs, d, aux, nc, acc)
+        elif spread:
+            tile_32(tag, p, nb, qs, d, aux, nc, True, acc)
         else:
-            if nc == 1:
-                tile_32(tag, p, nb, qs, d, aux, 1, acc)
-            else:
-                tile_32(tag, p, nb, qs, d, aux, nc, acc)
+            tile_32(tag, p, nb, qs, d, aux, nc, False, acc)
         for c in range(nc):
             finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
         t += TILE
@@ -137,12 +149,49 @@ cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i
         t += TILE
 
 
+cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Packed panels ``start`` to ``end`` times one column.
+
+    They are read by turns as a few streams far from each other: memory answers several streams faster than one.
+    Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
+    from more than two (AMD Zen 3, 2026-11).
+    """
+    cdef f8 acc[4]
+    cdef int streams = 2 if a.size == 256 else 4
+    cdef Py_ssize_t each = (end - start + streams - 1) // streams
+    cdef Py_ssize_t nb = a.k // a.block
+    cdef Py_ssize_t turn = max(1, 144 // a.nbytes)      # blocks: about a kilobyte of a panel
+    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
+    cdef Py_ssize_t i, j, b, at
+    cdef int s, rows
+    for i in range(each):
+        for s in range(streams):
+            acc[s] = f8_zero()
+        b = 0
+        while b < nb:
+            at = b * a.block // a.size
+            for s in range(streams):
+                j = start + s * each + i
+                if j < end:
+                    a.row(a.w + 8 * (j * a.row_bytes + b * a.nbytes), min(turn, nb - b), a.grid,
+                          a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+            b += turn
+        for s in range(streams):
+            j = start + s * each + i
+            if j < end:
+                rows = <int> min(<Py_ssize_t> 8, a.n - 8 * j)
+                finish(acc[s], a.scale, NULL if a.bias == NULL else a.bias + 8 * j, a.out + 8 * j, rows)
+
+
 cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
     cdef const LinearArgs* a = <const LinearArgs*> args
     cdef char* scratch = a.scratch + ith * a.scratch_stride
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef Py_ssize_t i, pairs
+    if a.m == 1 and a.packed:
+        one_column(a, share_start(panels, ith, nth), share_start(panels, ith + 1, nth))
+        return
     if Direct is Q4_0 or Direct is Q4_1 or Direct is Q4_K:
         if a.m >= PAIRED:
             pairs = (panels + 1) // 2
@@ -166,13 +215,17 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
     cdef int size = 32 if (Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen) else 256
     cdef Py_ssize_t nb = a.k // a.block
     cdef Py_ssize_t na = a.k // size
+    cdef bint single = a.m == 1 and a.row != NULL
     cdef Py_ssize_t piece = nb if a.m > TILE else min(nb, <Py_ssize_t> (PIECE // a.block))
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef char* codes = a.scratch + ith * a.scratch_stride
     cdef char* raw = codes + up64(piece * a.unit)
-    cdef Py_ssize_t i, b, t, count
+    cdef Py_ssize_t i, b, t, count, at
     cdef const char* p
     cdef int rows, nc, c
+    if single and a.packed:
+        one_column(a, share_start(panels, ith, nth), share_start(panels, ith + 1, nth))
+        return
     for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
         rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
         t = 0
@@ -195,8 +248,12 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
                         interleave_any(p + b * a.nbytes, a.row_bytes, rows, count, a.nbytes, a.half_at,
                                        p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
                         p = raw
-                    a.expand(p, count, a.grid, codes)
-                if nc == 1:
+                    if not single:
+                        a.expand(p, count, a.grid, codes)
+                if single:
+                    at = b * a.block // size
+                    a.row(p, count, a.grid, a.qs + at * size, a.d + at, a.aux + at * (4 if size == 32 else 48), acc)
+                elif nc == 1:
                     tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size, 1, acc)
                 else:
                     tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
@@ -218,81 +275,92 @@ cdef inline void tile_codes(const Tag* args, const char* codes, Py_ssize_t count
         tile_codes_k(args, codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
 
 
-cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, int block, int nbytes, int half_at,
+cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, row_t row, int block, int nbytes, int half_at,
                      int unit) noexcept nogil:
     a.expand = expand
+    a.row = row
     a.block = block
     a.nbytes = nbytes
     a.half_at = half_at
     a.unit = unit
+    a.size = 256 if block == 256 else 32
     return core
 
 
 cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     """The core of the format with that ``number`` in the format table; what it has to know is put into ``a``."""
-    as_codes(a, NULL, NULL, 1, 0, -1, 0)
+    as_codes(a, NULL, NULL, NULL, 1, 0, -1, 0)
     if number == NUM_Q4_0:
-        return <core_t> linear_quant[Q4_0]
+        return as_codes(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0)
     if number == NUM_Q4_1:
-        return <core_t> linear_quant[Q4_1]
+        return as_codes(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)
     if number == NUM_Q5_0:
-        return <core_t> linear_quant[Q5_0]
+        return as_codes(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0)
     if number == NUM_Q5_1:
-        return <core_t> linear_quant[Q5_1]
+        return as_codes(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0)
     if number == NUM_Q8_0:
-        return <core_t> linear_quant[Q8_0]
+        return as_codes(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
     if number == NUM_Q4_K:
-        return <core_t> linear_quant[Q4_K]
+        return as_codes(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0)
     if number == NUM_Q5_K:
-        return <core_t> linear_quant[Q5_K]
+        return as_codes(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)
     if number == NUM_Q2_K:
-        return as_codes(a, <core_t> linear_codes[Mins], expand_q2_k, 256, 84, -1, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Mins],
+                        <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)
     if number == NUM_Q3_K:
-        return as_codes(a, <core_t> linear_codes[Four], expand_q3_k, 256, 110, 108, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Four],
+                        <expand_t> expand_planes[Q3_K], <row_t> row_planes[Q3_K], 256, 110, 108, UNIT_K)
     if number == NUM_Q6_K:
-        return as_codes(a, <core_t> linear_codes[Two], expand_q6_k, 256, 210, 208, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Two],
+                        <expand_t> expand_planes[Q6_K], <row_t> row_planes[Q6_K], 256, 210, 208, UNIT_K)
     if number == NUM_IQ4_NL:
-        return as_codes(a, <core_t> linear_codes[Signed], expand_iq4_nl, 32, 18, 0, UNIT_32)
+        return as_codes(a, <core_t> linear_codes[Signed],
+                        expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32)
     if number == NUM_IQ4_XS:
-        return as_codes(a, <core_t> linear_codes[SignedK], expand_iq4_xs, 256, 136, -1, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
     if number == NUM_TQ1_0:
-        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq1_0, 256, 54, 52, UNIT_TERNARY)
+        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY)
     if number == NUM_TQ2_0:
-        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq2_0, 256, 66, 64, UNIT_TERNARY)
+        return as_codes(a, <core_t> linear_codes[Ternary],
+                        <expand_t> expand_planes[TQ2_0], <row_t> row_planes[TQ2_0], 256, 66, 64, UNIT_TERNARY)
     if number == NUM_MXFP4:
-        return as_codes(a, <core_t> linear_codes[Twelve], expand_mxfp4, 32, 17, 0, UNIT_32)
+        return as_codes(a, <core_t> linear_codes[Twelve], expand_mxfp4, <row_t> row_nibbles[MXFP4], 32, 17, 0, UNIT_32)
     if number == NUM_NVFP4:
-        return as_codes(a, <core_t> linear_codes[Sixteen], expand_nvfp4, 64, 36, -1, 2 * UNIT_16)
+        return as_codes(a, <core_t> linear_codes[Sixteen],
+                        expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
     if number == NUM_Q1_0:
-        return as_codes(a, <core_t> linear_codes[Eight], expand_q1_0, 128, 18, 0, 4 * UNIT_32)
+        return as_codes(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32)
     if number == NUM_Q2_0:
-        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0, 64, 18, 0, 2 * UNIT_32)
+        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
     if number == NUM_Q2_0_G128:
-        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0_g128, 128, 34, 0, 4 * UNIT_32)
+        return as_codes(a, <core_t> linear_codes[Eight],
+                        expand_q2_0_g128, <row_t> row_bits[Q2_0_G128], 128, 34, 0, 4 * UNIT_32)
     if number == NUM_I2_S:
-        return as_codes(a, <core_t> linear_codes[Ternary], expand_i2_s, 256, 64, -1, UNIT_TERNARY)
+        return as_codes(a, <core_t> linear_codes[Ternary],
+                        <expand_t> expand_planes[I2_S], <row_t> row_planes[I2_S], 256, 64, -1, UNIT_TERNARY)
     if number == NUM_IQ2_XXS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xxs, 256, 66, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xxs, NULL, 256, 66, 0, UNIT_K)
     if number == NUM_IQ2_XS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xs, 256, 74, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xs, NULL, 256, 74, 0, UNIT_K)
     if number == NUM_IQ2_S:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_s, 256, 82, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One], expand_iq2_s, NULL, 256, 82, 0, UNIT_K)
     if number == NUM_IQ3_XXS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq3_xxs, 256, 98, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One], expand_iq3_xxs, NULL, 256, 98, 0, UNIT_K)
     if number == NUM_IQ3_S:
-        return as_codes(a, <core_t> linear_codes[Four], expand_iq3_s, 256, 110, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Four], expand_iq3_s, NULL, 256, 110, 0, UNIT_K)
     if number == NUM_IQ1_S:
-        return as_codes(a, <core_t> linear_codes[Four], expand_iq1_s, 256, 50, 0, UNIT_K)
-    return as_codes(a, <core_t> linear_codes[Four], expand_iq1_m, 256, 56, -1, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Four], expand_iq1_s, NULL, 256, 50, 0, UNIT_K)
+    return as_codes(a, <core_t> linear_codes[Four], expand_iq1_m, NULL, 256, 56, -1, UNIT_K)
 
 
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:
-    """Room for the two panels that raw rows are interleaved to, or for one and its codes."""
+    """Room for the panels that raw rows are interleaved to, or for one and its codes."""
     cdef LinearArgs a
     cdef Py_ssize_t elements
     core_of(number, &a)
     if a.unit == 0:
-        return 2 * up64(8 * row_bytes)
+        # Two panels, or one and its spread form.
+        return up64(8 * row_bytes) + up64(max(8 * row_bytes, k // 32 * SPREAD))
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
     return up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
 

@@ -10,7 +10,7 @@ for all 8.
 from libc.stdint cimport int8_t, uint8_t
 from libc.string cimport memcpy
 
-from codes cimport expand_t
+from codes cimport expand_t, row_t
 from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, w8_transpose4
 
 # Columns of an activation tile. 16 columns of k = 4096 and their scales are 72 KiB (second-level cache), of
@@ -35,12 +35,21 @@ cdef struct LinearArgs:
     # Only for formats that are expanded to code panels: how, their lattice or NULL, a block's bytes and elements, the
     # bytes that it becomes.
     expand_t expand
+    row_t row               # or NULL
     const uint8_t* grid
     int nbytes, half_at, block, unit
+    int size                # elements per block of activations
 
 
 cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:
     return (n + 63) & ~<Py_ssize_t> 63
+
+
+cdef inline void fetch_ahead(const char* p, int nbytes) noexcept nogil:
+    """What comes ``AHEAD`` bytes later."""
+    cdef int i
+    for i in range((nbytes + 63) // 64):
+        fu_prefetch(p + AHEAD + 64 * i)
 
 
 cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, const int nbytes,

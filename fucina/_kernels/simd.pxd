@@ -15,6 +15,7 @@ cdef extern from "simd.h" nogil:
     float fu_bf16_f32(uint16_t h)
     uint16_t fu_f32_bf16(float f)
     void fu_prefetch(const void* p)
+    void fu_touch(const void* p)
 
     f8 f8_load(const float* p)
     void f8_store(float* p, f8 v)

@@ -7,17 +7,19 @@ q8_0 moves the sign of the weight to the activation and widens every product: 2 
 
 A load gives four activations to all rows of a panel, and two loads per cycle are all there are. So with several columns
 two panels share them (``pair_32``): half a block of either is eight registers, and the sums of the first half wait in
-the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Fifth bits leave nothing to gain.
+the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Fifth bits leave nothing to gain; but taking them
+apart is five operations a word, so with several tiles of columns it is done once (``spread_32``).
 """
 
-from libc.stdint cimport int8_t, uint16_t
+from libc.stdint cimport int8_t, uint8_t, uint16_t
+from libc.string cimport memcpy
 
 from blocks cimport Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
-from panel cimport AHEAD, TILE
+from panel cimport TILE, fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, fu_prefetch, w8, w8_add16,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add16,
     w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_load, w8_madd, w8_maddubs, w8_or,
-    w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_sub32,
+    w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32,
 )
 
 # A fused type selects the code at compile time.
@@ -70,19 +72,32 @@ cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const cha
     return s
 
 
+cdef inline void spread_32(const Block32* tag, const char* p, Py_ssize_t nb, char* to) noexcept nogil:
+    """Blocks with their codes unpacked to eight words, for more than one tile of columns."""
+    cdef w8 w[8]
+    cdef int head = 32 if Block32 is Q4_1 or Block32 is Q5_1 else 16
+    cdef int g
+    cdef Py_ssize_t _
+    for _ in range(nb):
+        memcpy(to, p, head)
+        unpack32(tag, p + head, w)
+        for g in range(8):
+            w8_store(to + head + 32 * g, w[g])
+        p += 8 * sizeof(Block32)
+        to += head + 256
+
+
 cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
-                         const char* aux, int nc, f8* acc) noexcept nogil:
-    """``nc`` columns times one panel of 8 rows."""
+                         const char* aux, int nc, bint spread, f8* acc) noexcept nogil:
+    """Add ``nc`` columns times ``nb`` blocks of 8 rows, which ``spread_32`` may have unpacked."""
     cdef w8 w[8]
     cdef f8 dw, mw
     cdef w8 head
     cdef Py_ssize_t _
     cdef int c
-    for c in range(nc):
-        acc[c] = f8_zero()
     for _ in range(nb):
-        for c in range((8 * <int> sizeof(Block32) + 63) // 64):
-            fu_prefetch(p + AHEAD + 64 * c)
+        if not spread:
+            fetch_ahead(p, 8 * sizeof(Block32))
         if Block32 is Q4_1 or Block32 is Q5_1:
             head = w8_load(p)
             dw = f8_from_f16_of_words(head, 0)
@@ -91,8 +106,13 @@ cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const
         else:
             dw = f8_load_f16(<const uint16_t*> p)
             p += 16
-        unpack32(tag, p, w)
-        p += 8 * (sizeof(Block32) - 2) if not (Block32 is Q4_1 or Block32 is Q5_1) else 8 * (sizeof(Block32) - 4)
+        if spread:
+            for c in range(8):
+                w[c] = w8_load(p + 32 * c)
+            p += 256
+        else:
+            unpack32(tag, p, w)
+            p += 8 * (sizeof(Block32) - 2) if not (Block32 is Q4_1 or Block32 is Q5_1) else 8 * (sizeof(Block32) - 4)
         for c in range(nc):
             acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(dot32(tag, w, qs, aux)), acc[c])
             if Block32 is Q4_1 or Block32 is Q5_1:
@@ -100,6 +120,15 @@ cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const
             qs += 32
             aux += 4
         d += nc
+
+
+cdef inline void row_32(const Block32* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                        const char* aux, f8* acc) noexcept nogil:
+    """The tile for one column, whose accumulator stays in a register."""
+    cdef f8 y[1]
+    y[0] = acc[0]
+    tile_32(p, <const char*> p, nb, qs, d, aux, 1, False, y)
+    acc[0] = y[0]
 
 
 cdef inline void dot4_pair(const w8* w, const w8* u, const int8_t* a, w8* x, w8* y) noexcept nogil:

@@ -6,12 +6,12 @@ scale. Mins come off through the activations' block sums. |sum| <= 256 * 31 * 12
 columns two panels of q4_k share the loads of activations, see ``tile_32.pxd``; the fifth bits leave nothing to gain.
 """
 
-from libc.stdint cimport int8_t
+from libc.stdint cimport int8_t, uint8_t
 
 from blocks cimport Q4_K, Q5_K
-from panel cimport AHEAD, TILE
+from panel cimport TILE, fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, fu_prefetch, w8, w8_add16, w8_add32, w8_and,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add16, w8_add32, w8_and,
     w8_bcast32, w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shl16,
     w8_shr16, w8_zero,
 )
@@ -47,7 +47,7 @@ cdef inline f8 close_k(f8 acc, f8 dw, f8 dmin, float da, w8 total, const w8* pai
 
 cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
                         const char* aux, int nc, f8* acc) noexcept nogil:
-    """``nc`` columns times one panel of 8 rows."""
+    """Add ``nc`` columns times ``nb`` blocks of 8 rows."""
     cdef w8 w[8]
     cdef w8 total[TILE]
     cdef w8 sc[2]
@@ -59,16 +59,13 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
     cdef int c, j, g
     low = w8_set1_u8(15)
     fifth = w8_set1_u8(16)
-    for c in range(nc):
-        acc[c] = f8_zero()
     for _ in range(nb):
         head_k(p, &dw, &dmin, sc, pair)
         p += 128
         for c in range(nc):
             total[c] = w8_zero()
         for j in range(8):
-            for g in range(<int> sizeof(BlockK) // 64):
-                fu_prefetch(p + AHEAD + <int> sizeof(BlockK) * j + 64 * g)
+            fetch_ahead(p + <int> sizeof(BlockK) * j, sizeof(BlockK))
             for g in range(8):
                 if BlockK is Q5_K:
                     v = w8_load(p + 256 + 256 * (j >> 1) + 32 * g)
@@ -98,6 +95,15 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
             aux += 48
         qs += 256 * nc
         d += nc
+
+
+cdef inline void row_k(const BlockK* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                       const char* aux, f8* acc) noexcept nogil:
+    """The tile for one column, whose accumulator stays in a register."""
+    cdef f8 y[1]
+    y[0] = acc[0]
+    tile_k(p, <const char*> p, nb, qs, d, aux, 1, y)
+    acc[0] = y[0]
 
 
 cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d, const char* aux,

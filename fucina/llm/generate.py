@@ -81,10 +81,11 @@ class Generation:
         logits = model.next_logits(prompt, self.cache)
         stats.prompt_seconds = perf_counter() - start
         recent = list(prompt)
+        choice = lambda logits: sampler.sample(logits, recent)
+        start = perf_counter()
+        token = choice(logits)
+        stats.seconds += perf_counter() - start
         while True:
-            start = perf_counter()
-            token = sampler.sample(logits, recent)
-            stats.seconds += perf_counter() - start
             if token in model.eos_ids:
                 self.finish_reason = "stop"
                 return
@@ -99,7 +100,7 @@ class Generation:
                 self.finish_reason = "context"
                 return
             start = perf_counter()
-            logits = model.next_logits((token,), self.cache)
+            token = model.choose(token, self.cache, choice)
             stats.seconds += perf_counter() - start
             stats.evaluations += 1
 

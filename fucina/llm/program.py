@@ -208,9 +208,10 @@ class _Recording:
     def run(self, table, positions: np.ndarray, spans) -> np.ndarray | None:
         """Run on ``x`` for the sequences of ``table`` (``Batch.spans``); logits [rows, n_vocab] of all rows."""
         rows = len(positions)
-        for (cos, sin), (all_cos, all_sin) in zip(self._angles, self._model._angles_to(int(positions.max()))):
-            np.take(all_cos, positions, axis=0, out=cos[:rows])
-            np.take(all_sin, positions, axis=0, out=sin[:rows])
+        last = max(span.end for span in spans) - 1
+        for (cos, sin), (all_cos, all_sin) in zip(self._angles, self._model._angles_to(last)):
+            all_cos.take(positions, 0, cos[:rows], "clip")
+            all_sin.take(positions, 0, sin[:rows], "clip")
         self._batch.fill(table, [span.cache.addresses() for span in spans])
         self._program.run(rows)
         return self._logits[:rows] if self._logits is not None else None

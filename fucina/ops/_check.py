@@ -117,3 +117,9 @@ def axis_index(axis, ndim: int) -> int:
     if not -ndim <= index < ndim:
         raise ValueError(f"axis {axis} is out of range for {ndim} axes")
     return index % ndim
+
+
+def below(ids: np.ndarray, n: int) -> bool:
+    """True when all ``ids``, integers of any type, are in ``[0, n)``. There must be at least one."""
+    # Without its sign a negative number is a large one.
+    return int(ids.view(ids.dtype.str.replace("i", "u")).max()) < n

@@ -80,7 +80,7 @@ def embedding(ids, table, *, out=None) -> np.ndarray:
     if table.ndim != 2:
         raise ValueError(f"table must be a matrix, got shape {table.shape}")
     n, k = table.shape
-    if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < n:
+    if ids.size and not _check.below(ids, n):
         raise ValueError(f"ids must be in [0, {n}), got values from {ids.min()} to {ids.max()}")
     target = _check.Output(out, ids.shape + (k,), data)
     if target.array.size:

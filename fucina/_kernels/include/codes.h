@@ -88,6 +88,32 @@ FU w8 w8_crumbs(w8 v) {
     return (w8)(s & 0x03030303u);
 }
 
+/* 3 x / 256, the leading base-3 digit of a byte: averages of x - 1 with half of itself, rounded up, end up in the same
+ * quarter. */
+FU w8 w8_trit(w8 x) {
+#ifdef FU_AVX2
+    __m256i y = _mm256_subs_epu8((__m256i)x, _mm256_set1_epi8(1));
+    y = _mm256_avg_epu8(y, _mm256_avg_epu8(y, _mm256_setzero_si256()));
+    return (w8)_mm256_and_si256(_mm256_srli_epi16(y, 6), _mm256_set1_epi8(3));
+#else
+    return (w8)(((fu_u8)((fu_u8)x > 85) & 1) + ((fu_u8)((fu_u8)x > 170) & 1));
+#endif
+}
+
+/* Bytes 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of both halves. */
+FU w8 w8_every4(w8 a) {
+    const fu_u8 v = (fu_u8)a, from = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
+                                      16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27, 31};
+    return (w8)__builtin_shuffle(v, from);
+}
+
+/* Bytes 0, 8, 16, 24, then 1, 9, 17, 25 and so on. */
+FU w8 w8_every8(w8 a) {
+    const fu_u8 v = (fu_u8)a, from = {0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27,
+                                      4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31};
+    return (w8)__builtin_shuffle(v, from);
+}
+
 /* Signed byte k of every lane. */
 FU w8 w8_byte_i32(w8 a, int k) { return (w8)((fu_i32)((fu_u32)a << (24 - 8 * k)) >> 24); }
 
@@ -97,6 +123,24 @@ FU w8 w8_byte_i32(w8 a, int k) { return (w8)((fu_i32)((fu_u32)a << (24 - 8 * k))
 FU void codes_of_bits(char* to, w8 word, int value) {
 #pragma GCC unroll 8
     for (int g = 0; g < 8; g++) w8_store(to + 32 * g, w8_bit_mask(word, g) & w8_set1_u8(value));
+}
+
+/* Products of the 32 bits of every lane with activations in the order of w8_every8, in i16. */
+FU w8 w8_dot_bits(w8 word, const int8_t* a) {
+    w8 s = w8_zero();
+#pragma GCC unroll 8
+    for (int g = 0; g < 8; g++)
+        s = w8_add16(s, w8_maddubs(w8_shr16(word, g) & w8_set1_u8(1), w8_bcast32(a + 4 * g)));
+    return s;
+}
+
+/* The same with 16 fields of two bits, and activations in the order of w8_every4. */
+FU w8 w8_dot_crumbs(w8 word, const int8_t* a) {
+    w8 s = w8_zero();
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++)
+        s = w8_add16(s, w8_maddubs(w8_shr16(word, 2 * g) & w8_set1_u8(3), w8_bcast32(a + 4 * g)));
+    return s;
 }
 
 /* The sixteen fields of two bits of every lane to four words. */

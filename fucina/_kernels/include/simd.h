@@ -338,17 +338,36 @@ FU w8 w8_dup_u8_i16(w8 a, int k) {
 
 /* Signed byte k of every 32-bit lane as both i16 of the lane. */
 FU w8 w8_dup_i8_i16(w8 a, int k) {
+#ifdef FU_AVX2
+    const __m256i base = _mm256_setr_epi8(-128, 0, -128, 0, -128, 4, -128, 4, -128, 8, -128, 8, -128, 12, -128, 12,
+                                          -128, 0, -128, 0, -128, 4, -128, 4, -128, 8, -128, 8, -128, 12, -128, 12);
+    return (w8)_mm256_srai_epi16(_mm256_shuffle_epi8((__m256i)a, _mm256_add_epi8(base, _mm256_set1_epi8((char)k))), 8);
+#else
     return (w8)((fu_i16)((fu_u16)w8_dup_u8_i16(a, k) << 8) >> 8);
+#endif
 }
 
 /* Bytes 2k and 2k+1 (k = 0, 1) of every 32-bit lane as the two i16 of the lane. */
 FU w8 w8_pair_u8_i16(w8 a, int k) {
+#ifdef FU_AVX2
+    const __m256i base = _mm256_setr_epi8(0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13, -128,
+                                          0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13, -128);
+    return (w8)_mm256_shuffle_epi8((__m256i)a, _mm256_add_epi8(base, _mm256_set1_epi8((char)(2 * k))));
+#else
     fu_u32 v = (fu_u32)a >> (16 * k);
     return (w8)((v & 0xff) | ((v & 0xff00) << 8));
+#endif
 }
 
 FU w8 w8_pair_i8_i16(w8 a, int k) {
+#ifdef FU_AVX2
+    const __m256i base = _mm256_setr_epi8(-128, 0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13,
+                                          -128, 0, -128, 1, -128, 4, -128, 5, -128, 8, -128, 9, -128, 12, -128, 13);
+    return (w8)_mm256_srai_epi16(
+        _mm256_shuffle_epi8((__m256i)a, _mm256_add_epi8(base, _mm256_set1_epi8((char)(2 * k)))), 8);
+#else
     return (w8)((fu_i16)((fu_u16)w8_pair_u8_i16(a, k) << 8) >> 8);
+#endif
 }
 
 /* 0x10 in byte i of a lane where bit (4g + i) of the lane's word is set: the fifth bits of group g, g = 0..7. */
@@ -422,6 +441,8 @@ FU w8 w8_dot1_s8(w8 w, const int8_t* a) {
 }
 
 FU void fu_prefetch(const void* p) { __builtin_prefetch(p); }
+/* A load that only says that this line is wanted: unlike the instruction above, hardware may take it for a stream. */
+FU void fu_touch(const void* p) { (void)*(const volatile char*)p; }
 
 /* ---- f64 lanes ----------------------------------------------------------------------------------------- */
 

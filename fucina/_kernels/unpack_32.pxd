@@ -1,0 +1,206 @@
+"""Formats whose scales are floating-point numbers per 16, 32 or more elements, by way of tables or single bits.
+
+``expand_*`` make code panels (``codes.pxd``) for many columns, ``row_*`` multiply what they unpack with one column.
+Codes: iq4_nl and nvfp4 signed; mxfp4 + 12; q2_0 + 1; q1_0 (-1 or 1) + 1.
+
+A byte of q2_0 (q1_0) holds four (eight) neighbours, and code panels want them in neighbouring bytes, which takes six
+operations a word. One column leaves them where they are: a shift and a mask give every fourth (eighth) element, and the
+activations are put into that order instead, 32 at a time.
+"""
+
+from libc.stdint cimport int8_t, uint8_t, uint16_t
+
+from blocks cimport IQ4_NL, MXFP4, NVFP4, Q1_0, Q2_0, Q2_0_G128
+from codes cimport (
+    UNIT_16, UNIT_32, codes_of_bits, codes_of_crumbs, f8_e8m0_half, f8_ue4m3_half, put, put_f8, w8_dot4_s, w8_dot_bits,
+    w8_dot_crumbs, w8_every4, w8_every8, w8_table16,
+)
+from levels cimport fu_fp4_levels, fu_iq4_levels
+from panel cimport fetch_ahead
+from simd cimport (
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_and, w8_bcast32, w8_load, w8_madd,
+    w8_set1_i16, w8_set1_i32, w8_set1_u8, w8_shr16, w8_shr32, w8_store, w8_sub32,
+)
+from tile_codes cimport Signed, Twelve, dot_codes
+
+
+cdef inline void nibble_words(const char* p, int words, const int8_t* levels, w8* w) noexcept nogil:
+    """Low nibbles of ``words`` words, then their high nibbles, through a table."""
+    cdef w8 low = w8_set1_u8(15)
+    cdef w8 v
+    cdef int g
+    for g in range(words):
+        v = w8_load(p + 32 * g)
+        w[g] = w8_table16(w8_and(v, low), levels)
+        w[words + g] = w8_table16(w8_and(w8_shr16(v, 4), low), levels)
+
+
+cdef inline void nibble_levels(const char* p, int words, const int8_t* levels, char* to) noexcept nogil:
+    """The same to a code panel."""
+    cdef w8 w[8]
+    cdef int g
+    nibble_words(p, words, levels, w)
+    for g in range(2 * words):
+        put(to, g, w[g])
+
+
+cdef inline void biased_levels(int8_t* levels) noexcept nogil:
+    """The levels of mxfp4 + 12."""
+    cdef int i
+    for i in range(16):
+        levels[i] = fu_fp4_levels[i] + 12
+
+
+cdef inline void expand_iq4_nl(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    cdef Py_ssize_t _
+    for _ in range(nb):
+        put_f8(to, 256, f8_load_f16(<const uint16_t*> p))
+        nibble_levels(p + 16, 4, fu_iq4_levels, to)
+        p += 16 + 4 * 32
+        to += UNIT_32
+
+
+cdef inline void expand_mxfp4(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    cdef int8_t[16] biased
+    cdef Py_ssize_t _
+    biased_levels(biased)
+    for _ in range(nb):
+        put_f8(to, 256, f8_e8m0_half(<const uint8_t*> p))
+        nibble_levels(p + 8, 4, biased, to)
+        p += 8 + 4 * 32
+        to += UNIT_32
+
+
+cdef inline void expand_nvfp4(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    """The four bytes of the first word are the scales of 16 elements each."""
+    cdef w8 byte = w8_set1_i32(255)
+    cdef w8 scales
+    cdef Py_ssize_t _
+    cdef int s
+    for _ in range(nb):
+        scales = w8_load(p)
+        for s in range(4):
+            put_f8(to + (s >> 1) * UNIT_16, 256 + 32 * (s & 1), f8_ue4m3_half(w8_and(w8_shr32(scales, 8 * s), byte)))
+            nibble_levels(p + 32 + 64 * s, 2, fu_fp4_levels, to + (s >> 1) * UNIT_16 + 128 * (s & 1))
+        p += 9 * 32
+        to += 2 * UNIT_16
+
+
+cdef inline void expand_q1_0(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    """A word holds the bits of 32 elements, the lowest first."""
+    cdef f8 d
+    cdef Py_ssize_t _
+    cdef int s
+    for _ in range(nb):
+        d = f8_load_f16(<const uint16_t*> p)
+        for s in range(4):
+            codes_of_bits(to, w8_load(p + 16 + 32 * s), 2)
+            put_f8(to, 256, d)
+            to += UNIT_32
+        p += 16 + 4 * 32
+
+
+cdef inline void crumb_words(const char* p, Py_ssize_t nb, int parts, char* to) noexcept nogil:
+    """A byte holds four elements; ``parts`` times 32 of them are a block."""
+    cdef f8 d
+    cdef Py_ssize_t _
+    cdef int _s
+    for _ in range(nb):
+        d = f8_load_f16(<const uint16_t*> p)
+        p += 16
+        for _s in range(parts):
+            codes_of_crumbs(to, w8_load(p))
+            codes_of_crumbs(to + 128, w8_load(p + 32))
+            put_f8(to, 256, d)
+            p += 64
+            to += UNIT_32
+
+
+cdef inline void expand_q2_0(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    crumb_words(p, nb, 2, to)
+
+
+cdef inline void expand_q2_0_g128(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    crumb_words(p, nb, 4, to)
+
+
+ctypedef fused Nibbles:
+    IQ4_NL
+    MXFP4
+    NVFP4
+
+
+cdef inline void row_nibbles(const Nibbles* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                             const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of 8 rows. The pointer's type selects the format."""
+    cdef const char* at = <const char*> p
+    cdef int8_t[16] biased
+    cdef w8 w[8]
+    cdef w8 scales
+    cdef f8 y = acc[0]
+    cdef Py_ssize_t _
+    cdef int s
+    if Nibbles is MXFP4:
+        biased_levels(biased)
+    for _ in range(nb):
+        fetch_ahead(at, 8 * sizeof(Nibbles))
+        if Nibbles is NVFP4:
+            scales = w8_load(at)
+            for s in range(4):
+                nibble_words(at + 32 + 64 * s, 2, fu_fp4_levels, w)
+                y = f8_fma(f8_mul(f8_ue4m3_half(w8_and(w8_shr32(scales, 8 * s), w8_set1_i32(255))), f8_set1(d[s >> 1])),
+                           f8_from_i32(w8_madd(w8_dot4_s(w, qs + 16 * s), w8_set1_i16(1))), y)
+            qs += 64
+            d += 2
+        elif Nibbles is MXFP4:
+            nibble_words(at + 8, 4, biased, w)
+            y = f8_fma(f8_mul(f8_e8m0_half(<const uint8_t*> at), f8_set1(d[0])),
+                       f8_from_i32(dot_codes(<const Twelve*> NULL, w, qs, aux)), y)
+        else:
+            nibble_words(at + 16, 4, fu_iq4_levels, w)
+            y = f8_fma(f8_mul(f8_load_f16(<const uint16_t*> at), f8_set1(d[0])),
+                       f8_from_i32(dot_codes(<const Signed*> NULL, w, qs, aux)), y)
+        if Nibbles is not NVFP4:
+            qs += 32
+            d += 1
+            aux += 4
+        at += 8 * sizeof(Nibbles)
+    acc[0] = y
+
+
+ctypedef fused Bits:
+    Q1_0
+    Q2_0
+    Q2_0_G128
+
+
+cdef inline void row_bits(const Bits* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                          const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of 8 rows. The pointer's type selects the format."""
+    cdef const char* at = <const char*> p
+    cdef int8_t[32] a
+    cdef w8 s
+    cdef f8 dw, y = acc[0]
+    cdef Py_ssize_t _
+    cdef int _part
+    for _ in range(nb):
+        fetch_ahead(at, 8 * sizeof(Bits))
+        dw = f8_load_f16(<const uint16_t*> at)
+        at += 16
+        for _part in range(2 if Bits is Q2_0 else 4):
+            if Bits is Q1_0:
+                w8_store(a, w8_every8(w8_load(qs)))
+                s = w8_dot_bits(w8_load(at), a)
+                # A bit stands for 0 or 2.
+                s = w8_add16(s, s)
+                at += 32
+            else:
+                w8_store(a, w8_every4(w8_load(qs)))
+                s = w8_add16(w8_dot_crumbs(w8_load(at), a), w8_dot_crumbs(w8_load(at + 32), a + 16))
+                at += 64
+            s = w8_sub32(w8_madd(s, w8_set1_i16(1)), w8_bcast32(aux))
+            y = f8_fma(f8_mul(dw, f8_set1(d[0])), f8_from_i32(s), y)
+            qs += 32
+            d += 1
+            aux += 4
+    acc[0] = y

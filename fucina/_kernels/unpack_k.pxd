@@ -1,0 +1,125 @@
+"""iq4_xs and tq1_0: 256 elements with one floating-point scale.
+
+``expand_*`` make code panels (``codes.pxd``) for many columns, ``row_*`` multiply what they unpack with one column.
+Codes: iq4_xs signed; ternary + 1 (0 to 2). All 64 pairs of products of tq1_0 fit into 16 bits: 64 * 2 * 2 * 127 = 32512.
+"""
+
+from libc.stdint cimport int8_t, uint8_t, uint16_t
+
+from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales, w8_add8, w8_pack16, w8_trit
+from levels cimport fu_iq4_levels
+from panel cimport fetch_ahead
+from simd cimport (
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and,
+    w8_bcast32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16, w8_set1_i32, w8_shl32, w8_shr32, w8_sub32, w8_zero,
+)
+from tile_codes cimport SignedK, dot_scaled
+from unpack_32 cimport nibble_levels, nibble_words
+
+
+cdef inline w8 field(w8 word, int at, int mask) noexcept nogil:
+    """Bits of every lane, moved to its low end."""
+    return w8_and(w8_shr32(word, at), w8_set1_i32(mask))
+
+
+cdef inline w8 scale_xs(w8 head, w8 low, int j) noexcept nogil:
+    """The scale of sub-block ``j``."""
+    return w8_sub32(w8_or(field(low, 4 * j, 15), w8_shl32(field(head, 16 + 2 * j, 3), 4)), w8_set1_i32(32))
+
+
+cdef inline void expand_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    """Words: the scale with eight times two high bits of scales, their low nibbles, 32 of codes."""
+    cdef w8 head, low, s
+    cdef Py_ssize_t _
+    cdef int j
+    for _ in range(nb):
+        head = w8_load(p)
+        low = w8_load(p + 32)
+        put_f8(to, AT_D, f8_from_f16_of_words(head, 0))
+        for j in range(8):
+            s = scale_xs(head, low, j)
+            put_scales(to, j, s, s, 0)
+            nibble_levels(p + 64 + 128 * j, 4, fu_iq4_levels, to + 256 * j)
+        p += 34 * 32
+        to += UNIT_K
+
+
+cdef inline void row_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                            const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of 8 rows."""
+    cdef w8 w[8]
+    cdef w8 head, low, s, total
+    cdef f8 y = acc[0]
+    cdef Py_ssize_t i
+    cdef int j
+    for i in range(nb):
+        head = w8_load(p)
+        low = w8_load(p + 32)
+        total = w8_zero()
+        for j in range(8):
+            fetch_ahead(p + 136 * j, 136)
+            nibble_words(p + 64 + 128 * j, 4, fu_iq4_levels, w)
+            s = scale_xs(head, low, j)
+            s = w8_pack16(s, s)
+            total = w8_add32(total, dot_scaled(<const SignedK*> NULL, w, qs + 32 * j, s, s))
+        y = f8_fma(f8_mul(f8_from_f16_of_words(head, 0), f8_set1(d[i])), f8_from_i32(total), y)
+        p += 34 * 32
+        qs += 256
+    acc[0] = y
+
+
+cdef inline void trits(const char* p, int words, int count, char* to) noexcept nogil:
+    """``count`` base-3 digits of each byte: tripling brings the next one to the top."""
+    cdef w8 v
+    cdef int g, n
+    for g in range(words):
+        v = w8_load(p + 32 * g)
+        for n in range(count):
+            put(to, words * n + g, w8_trit(v))
+            v = w8_add8(w8_add8(v, v), v)
+
+
+cdef inline w8 dot_trits(const char* p, int words, int count, const int8_t* a) noexcept nogil:
+    """The same digits times the activations, in i16."""
+    cdef w8 total = w8_zero(), v
+    cdef int g, n
+    for g in range(words):
+        v = w8_load(p + 32 * g)
+        for n in range(count):
+            total = w8_add16(total, w8_maddubs(w8_trit(v), w8_bcast32(a + 4 * (words * n + g))))
+            v = w8_add8(w8_add8(v, v), v)
+    return total
+
+
+cdef inline void expand_tq1_0(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
+    cdef Py_ssize_t _
+    for _ in range(nb):
+        put_f8(to, 2048, f8_load_f16(<const uint16_t*> p))
+        p += 16
+        trits(p, 8, 5, to)
+        trits(p + 32 * 8, 4, 5, to + 32 * 40)
+        trits(p + 32 * 12, 1, 4, to + 32 * 60)
+        p += 13 * 32
+        to += UNIT_TERNARY
+
+
+cdef inline void row_tq1_0(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
+                           const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of 8 rows."""
+    cdef w8 total, ones = w8_set1_i16(1)
+    cdef f8 dw, y = acc[0]
+    cdef Py_ssize_t i
+    cdef int g
+    for i in range(nb):
+        fetch_ahead(p, 8 * 54)
+        dw = f8_load_f16(<const uint16_t*> p)
+        p += 16
+        total = w8_add16(dot_trits(p, 8, 5, qs), dot_trits(p + 32 * 8, 4, 5, qs + 160))
+        total = w8_madd(w8_add16(total, dot_trits(p + 32 * 12, 1, 4, qs + 240)), ones)
+        for g in range(4):
+            total = w8_sub32(total, w8_madd(w8_bcast32(aux + 32 + 4 * g), ones))
+        y = f8_fma(f8_mul(dw, f8_set1(d[i])), f8_from_i32(total), y)
+        p += 13 * 32
+        qs += 256
+        aux += 48
+    acc[0] = y
