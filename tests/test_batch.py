@@ -1,15 +1,16 @@
-"""Several sequences at once, and programs against the op-by-op path, on tiny models with quantized weights."""
+"""Several sequences at once, and programs against the op-by-op path, on tiny models."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
 from references import same
 
 from fucina import llm
-from fucina.quantizer import quantize_file
+from fucina.quantizer import mixes, quantize_file
 
 TINY = Path(__file__).resolve().parent / "golden" / "tiny"
 
@@ -58,6 +59,31 @@ def test_programs_have_the_bits_of_the_operations(path, cache_type, count, threa
             prompt = prompt_of(one, n, seed=n)
             steps = 30 if n in (1, 17, 40) else 3
             same(greedy(one, prompt, steps), greedy(other, prompt, steps))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("mix", ["f16", "bf16", "f32", "mixed"])
+@pytest.mark.parametrize("arch", ["llama", "qwen2", "qwen3", "gemma3"])
+def test_programs_with_dense_matrices(arch, mix, count, threads, tmp_path, monkeypatch):
+    """The same, where matrices are numbers: all of them, or some beside quantized ones."""
+    if mix in ("bf16", "mixed"):
+        pytest.importorskip("ml_dtypes")
+    if mix == "mixed":
+        formats = ("f16", "q8_0", "q4_0", "bf16", "f32")
+        monkeypatch.setattr(mixes.Chooser, "choose", lambda self, name, shape: formats[crc32(name.encode()) % len(formats)])
+    path = tmp_path / "tiny.gguf"
+    quantize_file(TINY / f"{arch}-f16.gguf", path, "f16" if mix == "mixed" else mix)
+    threads(count)
+    with llm.load(path) as one, llm.load(path, pack=False) as other:
+        assert one._programs is not None
+        op_by_op(other)
+        for n in (1, 2, 3, 7, 17, 33, 40):
+            prompt = prompt_of(one, n, seed=n)
+            same(greedy(one, prompt, 20 if n == 7 else 3), greedy(other, prompt, 20 if n == 7 else 3), f"{n} tokens")
+        prompts = [prompt_of(one, n, seed=n) for n in (5, 1, 33, 2, 17)]
+        together = one.batch_logits([(prompt, one.new_cache()) for prompt in prompts])
+        for prompt, row in zip(prompts, together):
+            same(row, other.next_logits(prompt, other.new_cache()))
 
 
 @pytest.mark.parametrize("program", [True, False])

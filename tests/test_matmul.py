@@ -383,6 +383,16 @@ def test_packed_weights(dtype, k):
         same(y, np.ascontiguousarray(full[:m, :n]), f"{m} {n}")
 
 
+@pytest.mark.parametrize("a_type", list(TYPES.values())[:3], ids=list(TYPES)[:3])
+@pytest.mark.parametrize("dtype", list(TYPES.values())[:3], ids=list(TYPES)[:3])
+def test_packed_weights_meet_rows_of_any_type_and_layout(dtype, a_type):
+    packed, w = ops.pack_weight(normal(70, 331, seed=1).astype(dtype)), normal(70, 331, seed=1).astype(dtype)
+    for m in (1, 2, 3, 4, 7, 20):
+        for how, a in layouts(normal(m, 331).astype(a_type)):
+            y = agree(lambda a=a: ops.matmul(a, packed, trans_b=True, dtype=F), scalar=False, threads=(1, 3))
+            same(y, ops.matmul(a.astype(F, order="C"), w, trans_b=True, dtype=F), f"{m} rows, {how}")
+
+
 @pytest.mark.parametrize("dtype", list(TYPES.values())[:3], ids=list(TYPES)[:3])
 def test_packed_weights_in_linear(dtype):
     x, w, bias = normal(2, 30, 100), normal(50, 100, seed=1).astype(dtype), normal(50, seed=2)

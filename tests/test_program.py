@@ -6,7 +6,7 @@ import threading
 
 import numpy as np
 import pytest
-from references import F, normal, random_blocks, same
+from references import F, engine, normal, random_blocks, same
 
 from fucina import ops
 from fucina.ops.program import Activations, Batch, Program
@@ -180,6 +180,50 @@ def test_programs_of_several_python_threads(threads):
     assert not errors and not any(t.is_alive() for t in team)
 
 
+@pytest.mark.parametrize("bias", [False, True], ids=["", "bias"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_dense_products_have_the_bits_of_linear(variant, dtype, count, bias, threads):
+    """Any number of rows in one program: few, one block of them, several."""
+    if dtype == "bfloat16":
+        pytest.importorskip("ml_dtypes")
+    threads(count)
+    shapes = [(1, 1), (1, 300), (7, 33), (16, 64), (17, 5), (100, 17), (100, 301), (130, 1100), (1090, 20), (40, 4100)]
+    for most, n, k in [(64, *shape) for shape in shapes] + [(400, 100, 600)]:
+        x, w = normal(most, k), normal(n, k, seed=1).astype(dtype)
+        b = normal(n, seed=2) if bias else None
+        with engine(variant.name, count):
+            packed = ops.pack_weight(w)
+            p = Program(most)
+            a, out = Activations(p.buffer(k)), p.buffer(n)
+            p.linear(a, packed, b, out)
+            for rows in (1, 2, 3, 5, 16, 17, 33, 64, most, 1):
+                a.x[...], out[...] = np.nan, np.nan
+                a.x[:rows] = x[:rows]
+                p.run(rows)
+                same(out[:rows], ops.linear(x[:rows], w, b), f"{rows} rows of {n} x {k}")
+                assert np.isnan(out[rows:]).all()
+
+
+def test_dense_and_quantized_products_of_the_same_rows(threads):
+    """Only what meets quantized weights is quantized; columns need not be whole blocks where nothing does."""
+    threads(2)
+    x, dense, blocks = normal(5, 64), normal(9, 64, seed=1), random_blocks("q4_0", 9, 64)
+    p = Program(5)
+    a, one, two = Activations(p.buffer(64)), p.buffer(9), p.buffer(9)
+    packed = ops.pack_weight(dense)
+    p.quantize(a, (packed,))
+    assert not a.kinds
+    p.quantize(a, (packed, blocks))
+    p.barrier()
+    p.linear(a, packed, None, one)
+    p.linear(a, blocks, None, two)
+    a.x[...] = x
+    p.run(5)
+    same(one, ops.linear(x, dense))
+    same(two, ops.linear(x, blocks))
+
+
 def test_a_program_can_grow_after_a_run(threads):
     threads(2)
     p = Program(4)
@@ -210,8 +254,14 @@ def test_wrong_steps_are_refused():
             p.linear(a, wrong, None, out)
     with pytest.raises(ValueError, match="shapes do not fit"):
         p.linear(a, w, normal(7), p.buffer(8))
-    with pytest.raises(ValueError, match="contiguous quantized weights"):
-        p.linear(a, w[::2], None, p.buffer(4))
+    for other in (w[::2], normal(4, 64), ops.pack_weight(np.ones((4, 64))), ops.pack_weight(normal(0, 64)), None):
+        with pytest.raises(ValueError, match="quantized weights or packed dense ones"):
+            p.linear(a, other, None, p.buffer(4))
+    dense = ops.pack_weight(normal(8, 64))
+    for wrong, bias, out in ((ops.pack_weight(normal(8, 63)), None, p.buffer(8)), (dense, None, p.buffer(7)),
+                             (dense, normal(7), p.buffer(8)), (dense, None, more.buffer(8))):  # fmt: skip
+        with pytest.raises(ValueError, match="shapes do not fit"):
+            p.linear(a, wrong, bias, out)
     with pytest.raises(ValueError, match="whole number of blocks of 256"):
         p.quantize(a, (random_blocks("q4_k", 8, 256),))
     with pytest.raises(ValueError, match="shapes do not fit"):

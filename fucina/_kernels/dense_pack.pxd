@@ -141,60 +141,24 @@ cdef inline void pack_panels(const Elem* b, Py_ssize_t ks, Py_ssize_t cs, Py_ssi
                 (<float*> (to + j // width * next_panel + 64 * p))[j % width] = 0
 
 
-cdef inline void store_panel16(const Elem* b, Py_ssize_t cs, int columns, Py_ssize_t k, char* to) noexcept nogil:
-    """Columns of 16-bit numbers, each contiguous along k, to a panel of 16-bit numbers: f16 as [k][16], bf16 as
-    [k / 2][16][2], where one load gives the even and one shift less the odd values. Missing columns are zero."""
+cdef inline void store_panel16(const char* col, Py_ssize_t cs, int columns, Py_ssize_t k, char* to) noexcept nogil:
+    """Columns of 16-bit numbers, each contiguous along k, to a panel [k][16] of them. Missing columns are zero."""
     cdef w8 q[8]
-    cdef f8 r[8]
-    cdef const char* col = <const char*> b
     cdef Py_ssize_t p = 0
-    cdef Py_ssize_t end = k if Elem is uint16_t else k + k % 2
-    cdef uint16_t value
     cdef int i, g
     while p + 16 <= k and columns == 16:
         for g in range(2):
-            if Elem is uint16_t:
-                w8_load_columns16(col + 8 * g * cs, cs, q)
-                for i in range(8):
-                    memcpy(to + 32 * (p + i) + 16 * g, &q[i], 16)
-                    memcpy(to + 32 * (p + i + 8) + 16 * g, <char*> &q[i] + 16, 16)
-            else:
-                f8_load_columns(col + 8 * g * cs, cs, r)
-                f8_load_columns(col + 8 * g * cs + 16, cs, r + 4)
-                for i in range(8):
-                    f8_store(<float*> (to + 32 * p + 64 * i + 32 * g), r[i])
+            w8_load_columns16(col + 8 * g * cs, cs, q)
+            for i in range(8):
+                memcpy(to + 32 * (p + i) + 16 * g, &q[i], 16)
+                memcpy(to + 32 * (p + i + 8) + 16 * g, <char*> &q[i] + 16, 16)
         col += 32
         p += 16
-    # The rest one by one; a pair of bf16 whose second value is missing has a zero there.
-    while p < end:
+    while p < k:
         for i in range(16):
-            value = (<const uint16_t*> (col + i * cs))[0] if i < columns and p < k else 0
-            if Elem is uint16_t:
-                (<uint16_t*> (to + 32 * p))[i] = value
-            else:
-                (<uint16_t*> (to + 64 * (p // 2)))[2 * i + p % 2] = value
+            (<uint16_t*> (to + 32 * p))[i] = (<const uint16_t*> (col + i * cs))[0] if i < columns else 0
         col += 2
         p += 1
-
-
-cdef inline void widen_panel(const Elem* tag, const char* b, Py_ssize_t first, Py_ssize_t kc,
-                             char* to) noexcept nogil:
-    """``kc`` rows from an even row ``first`` of a 16-bit panel as f32."""
-    cdef f8 v
-    cdef Py_ssize_t p = 0
-    cdef int g
-    b += 32 * first
-    if Elem is uint16_t:
-        for p in range(kc):
-            f8_store(<float*> (to + 64 * p), f8_load_f16(<const uint16_t*> (b + 32 * p)))
-            f8_store(<float*> (to + 64 * p + 32), f8_load_f16(<const uint16_t*> (b + 32 * p + 16)))
-    else:
-        while p < kc:
-            for g in range(2):
-                v = f8_load(<const float*> (b + 32 * p + 32 * g))
-                f8_store(<float*> (to + 64 * p + 32 * g), f8_from_bf16_low(v))
-                f8_store(<float*> (to + 64 * p + 64 + 32 * g), f8_from_bf16_high(v))
-            p += 2
 
 
 cdef inline void pack_rows(const Elem* a, Py_ssize_t rs, Py_ssize_t ks, Py_ssize_t rows, Py_ssize_t kc,

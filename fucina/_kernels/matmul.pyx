@@ -4,15 +4,16 @@ Every output is one chain of fused multiply-adds over p in ascending order, from
 depend on blocking, packing, orientation, threads or instruction set. f16 and bf16 are widened exactly, the sum is f32,
 and a 16-bit result is rounded once. Operands may have any strides.
 
-The product is cut into rectangles of c. Workers draw rectangles from a counter until none is left; each packs what it
-needs in its own workspace, and nobody waits for anybody. Inside a rectangle: blocks of k, strips of columns, blocks of
-rows, and then the register tile of ``micro.pxd``. Where b comes from:
+The product is cut into rectangles of c. Workers draw rectangles from a counter until none is left or, in a step of a
+program, have a share of them; each packs what it needs in its own workspace, and nobody waits for anybody. Inside a
+rectangle: blocks of k, strips of columns, blocks of rows, and then the register tile of ``micro.pxd``. Where b comes
+from:
 
     DIRECT   as it stands, when its columns lie next to each other
     STREAM   as it stands, when its columns are contiguous along k and rows are few: weights, read once
     STRIP    a strip of columns, packed by the worker
     PANELS   constant weights, packed once and for all
-    HALVES   the same in 16 bits, widened by the worker
+    HALVES   the same in 16 bits
 
 ``plan`` chooses; its constants are measured.
 """
@@ -21,14 +22,14 @@ from cpython.buffer cimport PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyO
 from libc.stdint cimport int64_t, uint16_t
 from libc.string cimport memset
 
-from dense_pack cimport GAP, Elem, bf16, pack_panels, pack_rows, read_rows, store_panel16, widen_panel, write_rows
+from dense_pack cimport GAP, Elem, bf16, pack_panels, pack_rows, read_rows, store_panel16, write_rows
 from dense_stream cimport Row1, Row2, Row3, Row4, stream
 from micro cimport (
-    AHEAD, Apart, BF16Panel, ByColumn, ByRow, F16Panel, Grouped, Half, Order, Panel, Pitch, T11, T14, T21, T22, T31, T32, Vec,
-    half_tile, tile, tile_of,
+    AHEAD, Apart, BF16Panel, ByColumn, ByRow, F16Panel, Grouped, Order, Panel, Pitch, T14, T22, T32, Vec, along_b, tile,
+    tile_of,
 )
 from simd cimport d4, f8, fu_prefetch
-from team cimport core_t, fu_ticket, run_team, share_start
+from team cimport core_t, fu_ticket, run_team, share_start, step_of
 
 # Number types.
 cdef enum:
@@ -97,7 +98,7 @@ cdef void block(const Order* order, const Pitch* pitch, const Vec* vec, Py_ssize
     cdef Py_ssize_t groups = (rows + 5) // 6
     cdef Py_ssize_t base = rows // groups, extra = rows - base * groups
     cdef Py_ssize_t next_row = lda if Order is ByRow else 4 if Vec is f8 else 8
-    cdef Py_ssize_t j = 0, g, i, p
+    cdef Py_ssize_t j = 0, g, i, p, bytes_of_p = along_b(pitch, ldb)
     cdef const char* panel
     cdef const char* soon
     cdef int n
@@ -129,12 +130,12 @@ cdef void block(const Order* order, const Pitch* pitch, const Vec* vec, Py_ssize
             if groups == 1:
                 soon = panel + AHEAD
             else:
-                soon = panel + next_panel + g * kc // groups * 64
-            if Pitch is Panel and groups > FEW:
-                for p in range((g + 1) * kc // groups - g * kc // groups):
+                soon = panel + next_panel + g * kc // groups * bytes_of_p
+            if Pitch is not Apart and groups > FEW:
+                for p in range(((g + 1) * kc // groups - g * kc // groups) * bytes_of_p // 64):
                     fu_prefetch(soon + 64 * p)
             tile_of(n, order, pitch, vec, a + (g * next_group if Order is Grouped else i * next_row), lda, panel, ldb, kc,
-                    c + 64 * j + i * ldc, ldc, fresh, soon, 64 // groups if groups <= FEW else 0)
+                    c + 64 * j + i * ldc, ldc, fresh, soon, bytes_of_p // groups if groups <= FEW else 0)
             i += n
         j += 1
 
@@ -147,7 +148,7 @@ cdef inline void block_of(const Args* g, const Pitch* pitch, const Vec* vec, Py_
               fresh)
     elif g.aks == g.es:
         block(<const ByRow*> NULL, pitch, vec, rows, panels, kc, a, g.ars, 0, b, ldb, next_panel, c, ldc, fresh)
-    else:
+    elif Pitch is Panel or Pitch is Apart:
         block(<const ByColumn*> NULL, pitch, vec, rows, panels, kc, a, g.aks, 0, b, ldb, next_panel, c, ldc, fresh)
 
 
@@ -157,7 +158,11 @@ cdef inline void any_block(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py
     """The block for the number type and the layouts of a and b."""
     if panels == 0:
         return
-    if g.es == 4:
+    if g.bt == PACKED + F16:
+        block_of(g, <const F16Panel*> NULL, <const f8*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
+    elif g.bt == PACKED + BF16:
+        block_of(g, <const BF16Panel*> NULL, <const f8*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
+    elif g.es == 4:
         if ldb == 64:
             block_of(g, <const Panel*> NULL, <const f8*> NULL, rows, panels, kc, a, b, ldb, next_panel, c, ldc, fresh)
         else:
@@ -180,13 +185,6 @@ cdef void panels_of(int kind, const char* b, Py_ssize_t ks, Py_ssize_t cs, Py_ss
         pack_panels(<const bf16*> b, ks, cs, kc, columns, to, next_panel)
     else:
         pack_panels(<const double*> b, ks, cs, kc, columns, to, next_panel)
-
-
-cdef void widened(int kind, const char* panel, Py_ssize_t first, Py_ssize_t kc, char* to) noexcept nogil:
-    if kind == PACKED + F16:
-        widen_panel(<const uint16_t*> NULL, panel, first, kc, to)
-    else:
-        widen_panel(<const bf16*> NULL, panel, first, kc, to)
 
 
 cdef void rows_of(int kind, const char* a, Py_ssize_t rs, Py_ssize_t ks, Py_ssize_t rows, Py_ssize_t kc,
@@ -232,40 +230,6 @@ cdef void add_bias(const float* bias, Py_ssize_t rows, Py_ssize_t columns, char*
         row = <float*> (c + i * ld)
         for j in range(columns):
             row[j] += bias[j]
-
-
-cdef inline void half_block(const Half* kind, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const float* a,
-                            Py_ssize_t lda, const char* b, Py_ssize_t next_panel, float* c, Py_ssize_t ldc,
-                            bint fresh) noexcept nogil:
-    """Up to three rows times panels of 16-bit numbers."""
-    cdef Py_ssize_t j = 0
-    while rows == 1 and j + 4 <= panels:
-        half_tile(<const T14*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        j += 4
-    while rows == 2 and j + 2 <= panels:
-        half_tile(<const T22*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        j += 2
-    while rows == 3 and j + 2 <= panels:
-        half_tile(<const T32*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        j += 2
-    while j < panels:
-        if rows == 1:
-            half_tile(<const T11*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        elif rows == 2:
-            half_tile(<const T21*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        else:
-            half_tile(<const T31*> NULL, kind, a, lda, b + j * next_panel, next_panel, kc, c + 16 * j, ldc, fresh)
-        j += 1
-
-
-cdef inline void half_blocks(const Args* g, Py_ssize_t rows, Py_ssize_t panels, Py_ssize_t kc, const char* a,
-                             const char* b, Py_ssize_t next_panel, char* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
-    if g.bt == PACKED + F16:
-        half_block(<const F16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c,
-                   ldc // 4, fresh)
-    else:
-        half_block(<const BF16Panel*> NULL, rows, panels, kc, <const float*> a, g.ars // 4, b, next_panel, <float*> c,
-                   ldc // 4, fresh)
 
 
 cdef inline void stream_rows(int rows, const Elem* w, Py_ssize_t cs, Py_ssize_t k, const char* a, Py_ssize_t ars,
@@ -352,14 +316,7 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
                 panels_of(g.bt, b + p * g.bks + s * g.bcs, g.bks, g.bcs, kc, width, work + g.b_at, next_panel)
             else:
                 next_panel = g.panel_bytes
-                bstrip = g.b + (j0 + s) // g.width * next_panel
-                if g.source == PANELS:
-                    bstrip += 64 * p
-                elif rows > 3:
-                    # One panel at a time.
-                    widened(g.bt, bstrip, p, kc, work + g.b_at)
-                    bstrip = work + g.b_at
-                    next_panel = 0
+                bstrip = g.b + (j0 + s) // g.width * next_panel + (64 if g.source == PANELS else 32) * p
             btail = work + g.b_at if g.source == DIRECT else bstrip + whole * next_panel
             if g.direct_c:
                 ctail, ldt = edge, 64
@@ -373,14 +330,9 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
                     if rows > g.mc:
                         rows_of(g.at, ablock, g.ars, g.aks, mc, kc, work + g.a_at)
                     ablock = work + g.a_at
-                if g.source == HALVES and rows <= 3:
-                    half_blocks(g, rows, whole, kc, ablock, bstrip + 32 * p, next_panel, main + s * g.es, ldc, fresh)
-                    if tail:
-                        half_blocks(g, rows, 1, kc, ablock, btail + 32 * p, 0, ctail, ldt, fresh)
-                else:
-                    any_block(g, mc, whole, kc, ablock, bstrip, ldb, next_panel, main + i * ldc + s * g.es, ldc, fresh)
-                    if tail:
-                        any_block(g, mc, 1, kc, ablock, btail, 64, 0, ctail + i * ldt, ldt, fresh)
+                any_block(g, mc, whole, kc, ablock, bstrip, ldb, next_panel, main + i * ldc + s * g.es, ldc, fresh)
+                if tail:
+                    any_block(g, mc, 1, kc, ablock, btail, 64, 0, ctail + i * ldt, ldt, fresh)
                 i += mc
             s += width
         p += kc
@@ -399,32 +351,50 @@ cdef void rectangle(const Args* g, const char* a, const char* b, char* c, Py_ssi
         deliver(g.ct, c + whole * g.es, g.crs, g.ccs, rows, tail, edge, 64)
 
 
-cdef void matmul(const Args* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    """Draw rectangles until none is left; with the rows as the fastest index, neighbours in time share columns."""
+cdef void piece(const Args* g, Py_ssize_t t, char* work) noexcept nogil:
+    """Rectangle ``t``; with the rows as the fastest index, neighbours in time share columns."""
     cdef Py_ssize_t down = (g.m + g.mb - 1) // g.mb
     cdef Py_ssize_t across = (g.n + g.nb - 1) // g.nb
-    cdef Py_ssize_t t, i, j, n, at, bt, ct
+    cdef Py_ssize_t i, j, n, at = 0, bt = 0, ct = 0
     cdef int axis
+    i = t % down * g.mb
+    t = t // down
+    j = t % across * g.nb
+    t = t // across
+    for axis in range(g.axes - 1, -1, -1):
+        n = t % g.shape[axis]
+        t = t // g.shape[axis]
+        at += n * g.sa[axis]
+        bt += n * g.sb[axis]
+        ct += n * g.sc[axis]
+    if g.source == STREAM:
+        streamed(g, g.a + at, g.b + bt, g.c + ct, j, min(g.nb, g.n - j))
+    else:
+        rectangle(g, g.a + at, g.b + bt, g.c + ct, i, min(g.mb, g.m - i), j, min(g.nb, g.n - j), work)
+
+
+cdef inline Py_ssize_t pieces(const Args* g) noexcept nogil:
+    return (g.m + g.mb - 1) // g.mb * ((g.n + g.nb - 1) // g.nb) * g.batches
+
+
+cdef void matmul(const Args* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Draw rectangles until none is left."""
+    cdef Py_ssize_t t, count = pieces(g)
     while True:
         t = fu_ticket(&(<Args*> g).counter)
-        if t >= down * across * g.batches:
+        if t >= count:
             return
-        i = t % down * g.mb
-        t = t // down
-        j = t % across * g.nb
-        t = t // across
-        at, bt, ct = 0, 0, 0
-        for axis in range(g.axes - 1, -1, -1):
-            n = t % g.shape[axis]
-            t = t // g.shape[axis]
-            at += n * g.sa[axis]
-            bt += n * g.sb[axis]
-            ct += n * g.sc[axis]
-        if g.source == STREAM:
-            streamed(g, g.a + at, g.b + bt, g.c + ct, j, min(g.nb, g.n - j))
-        else:
-            rectangle(g, g.a + at, g.b + bt, g.c + ct, i, min(g.mb, g.m - i), j, min(g.nb, g.n - j),
-                      g.work + ith * g.work_bytes)
+        piece(g, t, g.work + ith * g.work_bytes)
+
+
+cdef void linear(const Args* recorded, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """A share of the rectangles, as they are cut for the number of rows of this run."""
+    cdef Args g = recorded[0]
+    cdef Py_ssize_t t, count
+    plan(&g, 0, nth)
+    count = pieces(&g)
+    for t in range(share_start(count, ith, nth), share_start(count, ith + 1, nth)):
+        piece(&g, t, g.work + ith * g.work_bytes)
 
 
 # ---- the plan -----------------------------------------------------------------------------------------------------------
@@ -468,14 +438,17 @@ cdef inline Py_ssize_t most_rows(const Args* g) noexcept nogil:
     return MC * 4 // g.es
 
 
-cdef void cut(Args* g, Py_ssize_t nth) noexcept nogil:
-    """Rectangles for a team: about as many as keep everybody busy, of the shape that packs the least."""
-    cdef Py_ssize_t parts = 1, down, across, best = 0, cost, most = 1
+cdef inline Py_ssize_t parts_for(const Args* g, Py_ssize_t nth) noexcept nogil:
+    """As many rectangles as keep a team busy."""
+    return 1 if nth <= 1 else min(PARTS * nth, max(nth, g.m * g.n * g.k // GRAIN))
+
+
+cdef void cut(Args* g, Py_ssize_t parts) noexcept nogil:
+    """About so many rectangles, of the shape that packs the least."""
+    cdef Py_ssize_t down, across, best = 0, cost, most = 1
     g.mb = g.m
     g.nb = (g.n + g.width - 1) // g.width * g.width
-    if nth > 1:
-        parts = min(PARTS * nth, max(nth, g.m * g.n * g.k // GRAIN))
-        parts = (parts + g.batches - 1) // g.batches
+    parts = (parts + g.batches - 1) // g.batches
     if parts > 1:
         most = min(parts, g.m // 24)
         for down in range(1, max(most, <Py_ssize_t> 1) + 1):
@@ -489,24 +462,22 @@ cdef void cut(Args* g, Py_ssize_t nth) noexcept nogil:
     # A narrow rectangle keeps its part of c and of b in the last cache while the blocks of k pass.
     if g.m > 6:
         g.nb = min(g.nb, NB)
-    if g.source == HALVES:
-        g.mb = min(g.mb, even(g.m, most_rows(g), 6))
     if not g.direct_c:
         g.nb = min(g.nb, <Py_ssize_t> 1024)
 
 
-cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
+cdef void plan(Args* g, int route, Py_ssize_t parts) noexcept nogil:
     cdef bint native_a = g.at == F32 or g.at == F64
     cdef bint unit_a = native_a and (g.aks == g.es or g.ars == g.es)
     cdef bint unit_b = (g.bt == F32 or g.bt == F64) and g.bcs == g.es
-    cdef bint along_b = g.bks == (2 if g.bt == F16 or g.bt == BF16 else g.es) and g.bcs >= 0
+    cdef bint along_k = g.bks == (2 if g.bt == F16 or g.bt == BF16 else g.es) and g.bcs >= 0
     cdef Py_ssize_t room, deep = KC
     g.direct_c = (g.ct == F32 or g.ct == F64) and g.ccs == g.es
     if g.bt >= PACKED:
         route = PANELS if g.bt == PACKED + F32 or g.bt == PACKED + F64 else HALVES
     elif route == DIRECT and not unit_b:
         route = STRIP
-    elif route == STREAM and (g.m > 4 or g.n < g.width or not native_a or g.aks != g.es or not along_b):
+    elif route == STREAM and (g.m > 4 or g.n < g.width or not native_a or g.aks != g.es or not along_k):
         route = STRIP
     elif route == 0:
         route = STRIP
@@ -514,13 +485,11 @@ cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
         # cache, or lies at distances that share its places.
         if unit_b and (g.m <= 6 or g.bks % 2048 != 0 and (g.m <= 16 or g.k * g.n * g.es < 32768)):
             route = DIRECT
-        elif g.m <= 4 and g.n >= g.width and native_a and g.aks == g.es and along_b:
+        elif g.m <= 4 and g.n >= g.width and native_a and g.aks == g.es and along_k:
             route = STREAM
     g.source = route
-    g.panel_bytes = 64 * g.k
-    if route == HALVES:
-        g.panel_bytes = 32 * (g.k if g.bt == PACKED + F16 else (g.k + 1) // 2 * 2)
-    cut(g, nth)
+    g.panel_bytes = (32 if route == HALVES else 64) * g.k
+    cut(g, parts)
     # Few rows: b is read once, and long runs suit the memory better than blocks that fit a cache.
     if g.m <= 6 and route >= PANELS:
         deep = 2048
@@ -528,12 +497,12 @@ cdef void plan(Args* g, int route, Py_ssize_t nth) noexcept nogil:
         deep = 8
     g.kc = even(g.k, deep, 8)
     g.mc = min(even(g.mb, most_rows(g), 6), g.mb)
-    g.pack_a = not unit_a or (g.m >= 12 and g.n >= 96 and (g.m * g.k > 16384 or g.aks != g.es))
+    # 16-bit panels meet rows of a as they stand or packed, which is enough; columns of a would be one more set of tiles.
+    g.pack_a = (not unit_a or (route == HALVES and g.aks != g.es)
+                or (g.m >= 12 and g.n >= 96 and (g.m * g.k > 16384 or g.aks != g.es)))
     g.strip = g.nb
     if route == STRIP:
         g.strip = min(g.nb, 4 * g.width if g.mb <= g.mc else NB)
-    elif route == HALVES and g.m > 3:
-        g.strip = 16
     # The workspace of one worker.
     g.a_at = 0
     room = (g.kc * 6 * g.es + GAP) * ((g.mc + 5) // 6) if g.pack_a else 0
@@ -566,10 +535,8 @@ cdef void pack_core(const Pack* g, Py_ssize_t ith, Py_ssize_t nth) noexcept nogi
     cdef int n
     for j in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
         n = <int> min(g.width, g.n - j * g.width)
-        if g.kind == F16:
-            store_panel16(<const uint16_t*> (g.w + j * 16 * g.k * 2), 2 * g.k, n, g.k, g.to + j * g.panel_bytes)
-        elif g.kind == BF16:
-            store_panel16(<const bf16*> (g.w + j * 16 * g.k * 2), 2 * g.k, n, g.k, g.to + j * g.panel_bytes)
+        if g.kind == F16 or g.kind == BF16:
+            store_panel16(g.w + j * 16 * g.k * 2, 2 * g.k, n, g.k, g.to + j * g.panel_bytes)
         else:
             panels_of(g.kind, g.w + j * g.width * g.k * es, es, es * g.k, g.k, n, g.to + j * g.panel_bytes, g.panel_bytes)
 
@@ -632,7 +599,7 @@ def matmul_into_unchecked(int at, a, int bt, b, int ct, c, const float[::1] bias
         g.accumulate = accumulate
         if not bias_given and better_turned(&g):
             turn(&g)
-        plan(&g, route, nth)
+        plan(&g, route, parts_for(&g, nth))
         need = nth * g.work_bytes
     if bias_given:
         g.bias = &bias[0]
@@ -650,3 +617,38 @@ def matmul_into_unchecked(int at, a, int bt, b, int ct, c, const float[::1] bias
     PyBuffer_Release(&vb)
     PyBuffer_Release(&vc)
     return need
+
+
+# ---- a step of a program ------------------------------------------------------------------------------------------------
+
+cdef void fill(Args* g, int bt, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k) noexcept nogil:
+    """The request for c [m, n] = a [m, k] times panels, all but the addresses."""
+    memset(g, 0, sizeof(Args))
+    g.at, g.bt, g.ct = F32, bt, F32
+    g.es, g.width, g.batches = 4, 16, 1
+    g.m, g.n, g.k = m, n, k
+    g.ars, g.aks, g.crs, g.ccs = 4 * k, 4, 4 * n, 4
+
+
+def share_bytes(int bt, Py_ssize_t m, Py_ssize_t n, Py_ssize_t k, Py_ssize_t shares):
+    """Bytes of scratch per share of a ``matmul_step`` for up to ``m`` rows."""
+    cdef Args g
+    cdef Py_ssize_t rows, most = 0
+    with nogil:
+        for rows in range(1, m + 1):
+            fill(&g, bt, rows, n, k)
+            plan(&g, 0, shares)
+            most = max(most, g.work_bytes)
+    return most
+
+
+def matmul_step(int bt, const unsigned char[:, ::1] panels, const float[:, ::1] a, const float[::1] bias, float[:, ::1] c,
+                unsigned char[::1] scratch):
+    """c [m, n] = a [m, k] times ``panels`` (+ bias [n]) as a step of a program; ``scratch``: ``share_bytes`` per share."""
+    cdef Args g
+    fill(&g, bt, c.shape[0], c.shape[1], a.shape[1])
+    g.a, g.b, g.c = <const char*> &a[0, 0], <const char*> &panels[0, 0], <char*> &c[0, 0]
+    if bias is not None:
+        g.bias = &bias[0]
+    g.work = <char*> &scratch[0]
+    return step_of(<core_t> linear, &g, sizeof(g), &g.m)

@@ -2,7 +2,7 @@
 
     c[i, j] = fma(a[i, p], b[p, j], c[i, j])    for p = 0, 1, ... in order
 
-A panel is 64 bytes wide: 16 columns of f32, 8 of f64. Six rows by one panel need 12 accumulators, two vectors of b and
+A panel is 64 bytes wide: 16 columns of f32, 8 of f64; one of 16-bit numbers is widened as it is loaded. Six rows by one panel need 12 accumulators, two vectors of b and
 one broadcast: 15 of AVX2's 16 registers, and 12 independent chains cover the 2 x 4 cycles of the multiply-add pipes.
 Fewer than four rows alone have too few chains, so their tiles are two or four panels wide. Each output is one chain
 over p, so neither the shape of the tile nor its place changes a bit.
@@ -14,8 +14,8 @@ All distances are in bytes.
 from libc.stdint cimport uint16_t
 
 from simd cimport (
-    d4, d4_fma, d4_load, d4_set1, d4_store, f8, f8_fma, f8_from_bf16_high, f8_from_bf16_low, f8_load, f8_load_f16,
-    f8_set1, f8_store, fu_prefetch, fu_zeros,
+    d4, d4_fma, d4_load, d4_set1, d4_store, f8, f8_fma, f8_load, f8_load_bf16, f8_load_f16, f8_set1,
+    f8_store, fu_prefetch, fu_zeros,
 )
 
 cdef enum:
@@ -78,16 +78,25 @@ ctypedef fused Order:
     ByColumn
     Grouped
 
-# How b goes on along p: as a panel, or at any distance.
+# How b goes on along p: as a panel, at any distance, or as a panel of 16-bit numbers. Their conversions fit between the
+# multiply-adds: a pass of its own cost as much as six rows (AMD Zen 3, 2026-11).
 cdef struct Panel:
     char[1] x
 
 cdef struct Apart:
     char[2] x
 
+cdef struct F16Panel:
+    char[3] x
+
+cdef struct BF16Panel:
+    char[4] x
+
 ctypedef fused Pitch:
     Panel
     Apart
+    F16Panel
+    BF16Panel
 
 # How many values of p a turn of the loop takes; Fetching prefetches at each of its four.
 cdef struct One:
@@ -157,30 +166,45 @@ cdef inline Py_ssize_t down_a(const Order* order, const Vec* vec, Py_ssize_t lda
 
 
 cdef inline Py_ssize_t along_b(const Pitch* pitch, Py_ssize_t ldb) noexcept nogil:
-    return 64 if Pitch is Panel else ldb
+    if Pitch is Panel:
+        return 64
+    elif Pitch is Apart:
+        return ldb
+    else:
+        return 32
 
 
-cdef inline void step(const Shape* shape, const Vec* vec, Vec* s, const char* a, Py_ssize_t next_row, const char* b,
-                      Py_ssize_t next_panel) noexcept nogil:
-    """One value of p."""
+cdef inline Vec columns(const Pitch* pitch, const Vec* vec, const char* b, int half) noexcept nogil:
+    """Half a panel at one value of p."""
+    if Vec is f8 and Pitch is F16Panel:
+        return f8_load_f16(<const uint16_t*> (b + 16 * half))
+    elif Vec is f8 and Pitch is BF16Panel:
+        return f8_load_bf16(<const uint16_t*> (b + 16 * half))
+    else:
+        return load(<const Vec*> (b + 32 * half))
+
+
+cdef inline void step(const Shape* shape, const Pitch* pitch, const Vec* vec, Vec* s, const char* a, Py_ssize_t next_row,
+                      const char* b, Py_ssize_t next_panel, bint fetch) noexcept nogil:
+    """One value of p; a tile of several panels may ``fetch`` what comes later."""
     cdef int rows = <int> sizeof(Shape) // 8, panels = <int> sizeof(Shape) % 8, width = 2 * panels
     cdef Vec[2] v
     cdef Vec[3] x
     cdef int i, j
     if panels == 1:
-        v[0] = load(<const Vec*> b)
-        v[1] = load(<const Vec*> (b + 32))
+        v[0] = columns(pitch, vec, b, 0)
+        v[1] = columns(pitch, vec, b, 1)
         for i in range(rows):
             x[0] = broadcast(<const Vec*> (a + i * next_row))
             s[2 * i] = fma(x[0], v[0], s[2 * i])
             s[2 * i + 1] = fma(x[0], v[1], s[2 * i + 1])
     else:
-        for j in range(panels):
+        for j in range(panels if fetch else 0):
             fu_prefetch(b + j * next_panel + AHEAD // panels)
         for i in range(rows):
             x[i] = broadcast(<const Vec*> (a + i * next_row))
         for j in range(width):
-            v[0] = load(<const Vec*> (b + j // 2 * next_panel + 32 * (j % 2)))
+            v[0] = columns(pitch, vec, b + j // 2 * next_panel, j % 2)
             for i in range(rows):
                 s[width * i + j] = fma(x[i], v[0], s[width * i + j])
 
@@ -205,7 +229,9 @@ cdef inline void run(const Shape* shape, const Order* order, const Pitch* pitch,
             if Steps is Fetching:
                 fu_prefetch(soon)
                 soon += pace
-            step(shape, vec, s, a + i * a_step, down_a(order, vec, lda), b + i * b_step, next_panel)
+            # A line of memory holds two values of p of 16-bit numbers.
+            step(shape, pitch, vec, s, a + i * a_step, down_a(order, vec, lda), b + i * b_step, next_panel,
+                 Pitch is Panel or Pitch is Apart or i % 2 == 0)
         a += <int> sizeof(Steps) * a_step
         b += <int> sizeof(Steps) * b_step
         turns -= 1
@@ -230,7 +256,7 @@ cdef inline void tile(const Shape* shape, const Order* order, const Pitch* pitch
     """
     cdef Py_ssize_t done = kc // 4 * 4
     if done > 0:
-        if Pitch is Panel and sizeof(Shape) % 8 == 1 and pace:
+        if Pitch is not Apart and sizeof(Shape) % 8 == 1 and pace:
             run(shape, order, pitch, vec, <const Fetching*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, fresh,
                 soon, pace)
         else:
@@ -280,75 +306,3 @@ cdef inline void rows_by_16(int rows, const float* a, Py_ssize_t lda, const floa
         a += n * lda
         c += n * ldc
         rows -= n
-
-
-# ---- panels of 16-bit numbers ------------------------------------------------------------------------------------------
-
-cdef struct F16Panel:       # [k][16]
-    char[1] x
-
-cdef struct BF16Panel:      # [k / 2][16][2]: one load gives the even, one shift less the odd values
-    char[2] x
-
-ctypedef fused Half:
-    F16Panel
-    BF16Panel
-
-ctypedef fused FewRows:
-    T11
-    T14
-    T21
-    T22
-    T31
-    T32
-
-
-cdef inline void half_step(const FewRows* shape, const Half* kind, int odd, f8* s, const float* a, Py_ssize_t lda,
-                           const char* b, Py_ssize_t next_panel) noexcept nogil:
-    """One value of p: of a pair the even or the odd one."""
-    cdef int rows = <int> sizeof(FewRows) // 8, width = 2 * (<int> sizeof(FewRows) % 8)
-    cdef f8[3] x
-    cdef f8 v
-    cdef int i, j
-    for i in range(rows):
-        x[i] = f8_set1(a[i * lda + odd])
-    for j in range(width):
-        if Half is F16Panel:
-            v = f8_load_f16(<const uint16_t*> (b + j // 2 * next_panel + 16 * (j % 2) + 32 * odd))
-        elif odd:
-            v = f8_from_bf16_high(f8_load(<const float*> (b + j // 2 * next_panel + 32 * (j % 2))))
-        else:
-            v = f8_from_bf16_low(f8_load(<const float*> (b + j // 2 * next_panel + 32 * (j % 2))))
-        for i in range(rows):
-            s[width * i + j] = f8_fma(x[i], v, s[width * i + j])
-
-
-cdef inline void half_tile(const FewRows* shape, const Half* kind, const float* a, Py_ssize_t lda, const char* b,
-                           Py_ssize_t next_panel, Py_ssize_t kc, float* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
-    """The tile for few rows, widening as it loads: a pass of its own would cost more than the products. ``lda`` and
-    ``ldc`` are in numbers, ``next_panel`` in bytes."""
-    cdef int rows = <int> sizeof(FewRows) // 8, panels = <int> sizeof(FewRows) % 8, width = 2 * panels
-    cdef f8[12] s
-    cdef const float* old = <const float*> fu_zeros if fresh else c
-    cdef Py_ssize_t ldo = 0 if fresh else ldc
-    cdef Py_ssize_t pairs = kc // 2
-    cdef int i, j
-    for i in range(rows):
-        for j in range(width):
-            s[width * i + j] = f8_load(old + i * ldo + 8 * (0 if fresh else j))
-    if pairs > 0:
-        while True:
-            for j in range(panels):
-                fu_prefetch(b + j * next_panel + AHEAD // panels)
-            half_step(shape, kind, 0, s, a, lda, b, next_panel)
-            half_step(shape, kind, 1, s, a, lda, b, next_panel)
-            a += 2
-            b += 64
-            pairs -= 1
-            if pairs <= 0:
-                break
-    if kc % 2:
-        half_step(shape, kind, 0, s, a, lda, b, next_panel)
-    for i in range(rows):
-        for j in range(width):
-            f8_store(c + i * ldc + 8 * j, s[width * i + j])

@@ -30,15 +30,9 @@ def narrow(kind, x):
 
 def unpack(kind, panels, n, k):
     """The matrix [k, n] in panels."""
-    panels = np.asarray(panels)
-    count = panels.shape[0]
-    if kind == F16:
-        rows = panels.view(np.float16).reshape(count, k, 16).swapaxes(1, 2)
-    elif kind == BF16:
-        rows = panels.view(np.uint16).reshape(count, -1, 16, 2).transpose(0, 2, 1, 3).reshape(count, 16, -1)
-    else:
-        rows = panels.view(np.float64 if kind == F64 else F).reshape(count, k, -1).swapaxes(1, 2)
-    return rows.reshape(-1, rows.shape[-1])[:n, :k].T
+    panels = np.asarray(panels).view((F, np.float16, np.uint16, np.float64)[kind])
+    rows = panels.reshape(len(panels), k, -1).swapaxes(1, 2)
+    return rows.reshape(-1, k)[:n].T
 
 
 def matmul_into_unchecked(at, a, bt, b, ct, c, bias, accumulate, route, scratch):
@@ -57,16 +51,17 @@ def matmul_into_unchecked(at, a, bt, b, ct, c, bias, accumulate, route, scratch)
 
 
 def pack_weight_into_unchecked(kind, w, panels):
-    """Rows side by side: [panel][k][16], of bfloat16 [panel][k / 2][16][2], of float64 [panel][k][8]."""
+    """Rows side by side: [panel][k][16], of float64 [panel][k][8]."""
     dtype = (F, np.float16, np.uint16, np.float64)[kind]
     w = np.asarray(w).view(dtype)
     n, k = w.shape
     width = 8 if kind == F64 else 16
-    full = np.zeros((panels.shape[0] * width, k + k % 2 if kind == BF16 else k), dtype)
+    full = np.zeros((panels.shape[0] * width, k), dtype)
     full[:n, :k] = w
-    rows = full.reshape(panels.shape[0], width, -1)
-    if kind == BF16:
-        rows = rows.reshape(panels.shape[0], width, -1, 2).transpose(0, 2, 1, 3)
-    else:
-        rows = rows.swapaxes(1, 2)
+    rows = full.reshape(panels.shape[0], width, -1).swapaxes(1, 2)
     panels[...] = np.ascontiguousarray(rows).reshape(panels.shape[0], -1).view(np.uint8)
+
+
+def share_bytes(bt, m, n, k, shares):
+    """None is needed here."""
+    return 0

@@ -469,7 +469,8 @@ def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
         How keys and values are remembered.
     pack : bool
         Copy matrices into the layout of the fastest products, in as much memory as they have in the file.
-        When False they are used where the file is mapped: generation is slower, the results are the same.
+        When False they are used where the file is mapped: generation is slower, the results are the same. Models with
+        dense matrices are then evaluated operation by operation, and providers may take their products over.
 
     Raises
     ------

@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from fucina.formats import PackedQTensor, QTensor
+from fucina.ops.matmul import PackedWeight
 from fucina.ops.program import Activations, Batch, Program
 from fucina.runtime import tuning
 from fucina.runtime.isa import backend
@@ -23,13 +24,15 @@ LEAST = 32
 
 
 def can_record(layers, output) -> bool:
-    """True when every matrix is quantized and programs are in use."""
+    """True when every matrix is quantized or packed and programs are in use."""
     if backend() != "native" or not tuning.value("FUCINA_PROGRAM"):
         return False
     matrices = [output]
     for layer in layers:
         matrices += [layer.q, layer.k, layer.v, layer.o, layer.gate, layer.up, layer.down]
-    return all(isinstance(w, (QTensor, PackedQTensor)) and w.spec.code >= 0 for w in matrices)
+    return all(
+        isinstance(w, PackedWeight) or isinstance(w, (QTensor, PackedQTensor)) and w.spec.code >= 0 for w in matrices
+    )
 
 
 class Programs:

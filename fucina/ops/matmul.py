@@ -25,8 +25,8 @@ _SPACE = 1 << 20
 class PackedWeight:
     """A weight matrix in the panels that the register tile reads; made by :func:`pack_weight`.
 
-    ``data`` has one row per panel of 16 rows of the matrix (8 of float64), k values of each side by side. bfloat16 comes
-    in pairs: values of k 2i and 2i + 1 next to each other. Missing rows are zero.
+    ``data`` has one row per panel of 16 rows of the matrix (8 of float64): for every k their values side by side. Missing
+    rows are zero.
     """
 
     __slots__ = ("code", "data", "dtype", "shape", "__weakref__")
@@ -287,8 +287,7 @@ def pack_weight(w) -> PackedWeight:
     n, k = w.shape
     w = _check.contiguous(w)
     width = 8 if code == F64 else 16
-    depth = k + k % 2 if code == BF16 else k
-    panels = aligned_empty((-(-n // width), width * depth * w.itemsize), np.uint8)
+    panels = aligned_empty((-(-n // width), width * k * w.itemsize), np.uint8)
     if panels.size:
         nth = enter(w.size, tuning.value("FUCINA_GATE_ELEMENTWISE"))
         try:

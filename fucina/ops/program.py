@@ -24,6 +24,7 @@ from fucina.runtime.workspace import aligned_empty
 from .attention import queries_of_a_task
 from .elementwise import _GATED, BINARY, UNARY
 from .linear import ACTIVATIONS, weight_args
+from .matmul import F64, PACKED, PackedWeight
 
 _BARRIER, _CHAINED = 1, 2
 _SUMS = (np.int32, np.float32, np.int16)
@@ -164,19 +165,26 @@ class Program:
         self._add(made, self._shares, unit, True, x, weight, out)
 
     def quantize(self, a: Activations, weights) -> None:
-        """The forms of ``a`` that products with ``weights`` need."""
-        for kind in sorted({ACTIVATIONS[w.spec.activation] for w in weights}):
+        """The forms of ``a`` that products with ``weights`` need: none for dense ones, which read ``a.x`` itself."""
+        for kind in sorted({ACTIVATIONS[w.spec.activation] for w in weights if type(w) is not PackedWeight}):
             form = a.form(kind)
             made = kernel("act_quant").quantize_act_step(kind, a.x, TILE, *form)
             self._add(made, self._shares, 1, True, a.x, form)
 
     def linear(self, a: Activations, w, bias, out) -> None:
-        """``ops.linear`` of activations that ``quantize`` has prepared."""
+        """``ops.linear`` of activations that ``quantize`` has prepared.
+
+        Dense weights have to be packed: others may be a provider's, and programs ask none.
+        """
+        dense = type(w) is PackedWeight and w.code != F64 and w.nbytes > 0
+        if not dense and not (isinstance(w, (QTensor, PackedQTensor)) and w.spec.code >= 0 and w.data.flags.c_contiguous):
+            raise ValueError(f"a program multiplies with contiguous quantized weights or packed dense ones, got {w!r}")
         n, k = w.shape
-        if not isinstance(w, (QTensor, PackedQTensor)) or w.spec.code < 0 or not w.data.flags.c_contiguous:
-            raise ValueError(f"a program multiplies with contiguous quantized weights, got {w!r}")
         if a.x.shape[1] != k or out.shape != (a.x.shape[0], n) or (bias is not None and bias.shape != (n,)):
             raise ValueError(f"shapes do not fit: x {a.x.shape}, w {w.shape}, out {out.shape}")
+        if dense:
+            self._dense(a.x, w, bias, out)
+            return
         packed = isinstance(w, PackedQTensor)
         shares = min(self._shares, -(-n // 8))
         kernels = kernel("linear_quant")
@@ -184,6 +192,13 @@ class Program:
         form = a.form(ACTIVATIONS[w.spec.activation])
         made = kernels.linear_quant_step(w.spec.code, packed, *weight_args(w), *form, bias, out, k, scratch)
         self._add(made, shares, 1, False, w, bias, out)
+
+    def _dense(self, x, w: PackedWeight, bias, out) -> None:
+        shares = min(self._shares, len(w.data))
+        kernels, code = kernel("matmul"), PACKED + w.code
+        scratch = self._scratch(shares * kernels.share_bytes(code, *out.shape, x.shape[1], shares))
+        made = kernels.matmul_step(code, w.data, x, bias, out, scratch)
+        self._add(made, shares, 1, False, x, w, bias, out)
 
     def rope(self, x, cos, sin, interleaved: bool, out) -> None:
         """``ops.rope`` with tables [rows, pairs] that are read at every run."""
