@@ -55,6 +55,7 @@ from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
 # memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
 cdef enum:
     PIECE = 256
+    LONG = 1 << 19  # bytes from which one column reads several streams
     SPREAD = 288    # bytes of 32 unpacked elements of 8 rows with their scales
     PAIRED = 4      # columns from which two panels at a time pay off
 
@@ -154,7 +155,8 @@ cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noex
 
     They are read by turns as a few streams far from each other: memory answers several streams faster than one.
     Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
-    from more than two (AMD Zen 3, 2026-11).
+    from more than two. Streams of few panels end before hardware has noticed them: tokens of small models took longer.
+    (AMD Zen 3, 2026-11.)
     """
     cdef f8 acc[4]
     cdef int streams = 2 if a.size == 256 else 4
@@ -164,6 +166,8 @@ cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noex
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
     cdef Py_ssize_t i, j, b, at
     cdef int s, rows
+    if (end - start) * 8 * a.row_bytes < LONG:
+        streams, each, turn = 1, end - start, nb
     for i in range(each):
         for s in range(streams):
             acc[s] = f8_zero()
