@@ -52,9 +52,15 @@ cdef extern from "codes.h" nogil:
     w8 w8_mul_s8(w8 w, const int8_t* a)
     void codes_of_bits(char* to, w8 word, int value)
     void codes_of_crumbs(char* to, w8 word)
-    void codes_of_points4(char* to, const uint8_t* grid, const char* low, w8 high, w8 signs, int bias)
-    void codes_of_points8(char* to, const uint8_t* grid, w8 index0, w8 index1, w8 signs, int half, int bias)
-    void codes_of_eighths(char* to, const uint8_t* grid, w8 low, w8 high, int step, w8 minus)
+    w8 w8_xor(w8 a, w8 b)
+    w8 w8_add8(w8 a, w8 b)
+    w8 w8_mul16(w8 a, int low, int high)
+    w8 w8_dup16(w8 a, int k)
+    w8 w8_sign8(w8 a, w8 b)
+    w8 w8_signed(w8 v, w8 signs, int g)
+    w8 w8_spread8(w8 a, int k)
+    void w8_points4(const uint8_t* grid, const char* at, int wide, w8* w)
+    void w8_points8(const uint8_t* grid, const char* at, int wide, w8* w)
 
 
 cdef inline void put(char* to, int word, w8 codes) noexcept nogil:

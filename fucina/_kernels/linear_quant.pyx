@@ -27,17 +27,16 @@ from libc.stdint cimport int8_t
 
 from act cimport ActArgs, act_aux, act_block, quantize_act
 from blocks cimport (
-    I2_S, IQ4_NL, MXFP4, NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S, NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL,
-    NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0, NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1,
-    NUM_Q4_K, NUM_Q5_0, NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0, NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128,
-    Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0, TQ2_0,
+    I2_S, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S,
+    NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0,
+    NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1, NUM_Q4_K, NUM_Q5_0, NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0,
+    NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
+    Q8_0, TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, row_t
-from expand_iq cimport (
-    expand_iq1_m, expand_iq1_s, expand_iq2_s, expand_iq2_xs, expand_iq2_xxs, expand_iq3_s, expand_iq3_xxs,
-)
 from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
 from planes cimport expand_planes, row_planes
+from points cimport expand_points, row_points
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport pair_32, row_32, spread_32, tile_32
@@ -162,7 +161,8 @@ cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noex
     cdef int streams = 2 if a.size == 256 else 4
     cdef Py_ssize_t each = (end - start + streams - 1) // streams
     cdef Py_ssize_t nb = a.k // a.block
-    cdef Py_ssize_t turn = max(1, 144 // a.nbytes)      # blocks: about a kilobyte of a panel
+    # Blocks: about a kilobyte of a panel. Points of a lattice keep the core busier than the memory: longer turns.
+    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, 144 // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
     cdef Py_ssize_t i, j, b, at
     cdef int s, rows
@@ -219,7 +219,7 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
     cdef int size = 32 if (Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen) else 256
     cdef Py_ssize_t nb = a.k // a.block
     cdef Py_ssize_t na = a.k // size
-    cdef bint single = a.m == 1 and a.row != NULL
+    cdef bint single = a.m == 1
     cdef Py_ssize_t piece = nb if a.m > TILE else min(nb, <Py_ssize_t> (PIECE // a.block))
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef char* codes = a.scratch + ith * a.scratch_stride
@@ -343,18 +343,25 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_codes(a, <core_t> linear_codes[Ternary],
                         <expand_t> expand_planes[I2_S], <row_t> row_planes[I2_S], 256, 64, -1, UNIT_TERNARY)
     if number == NUM_IQ2_XXS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xxs, NULL, 256, 66, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One],
+                        <expand_t> expand_points[IQ2_XXS], <row_t> row_points[IQ2_XXS], 256, 66, 0, UNIT_K)
     if number == NUM_IQ2_XS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_xs, NULL, 256, 74, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One],
+                        <expand_t> expand_points[IQ2_XS], <row_t> row_points[IQ2_XS], 256, 74, 0, UNIT_K)
     if number == NUM_IQ2_S:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq2_s, NULL, 256, 82, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One],
+                        <expand_t> expand_points[IQ2_S], <row_t> row_points[IQ2_S], 256, 82, 0, UNIT_K)
     if number == NUM_IQ3_XXS:
-        return as_codes(a, <core_t> linear_codes[One], expand_iq3_xxs, NULL, 256, 98, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[One],
+                        <expand_t> expand_points[IQ3_XXS], <row_t> row_points[IQ3_XXS], 256, 98, 0, UNIT_K)
     if number == NUM_IQ3_S:
-        return as_codes(a, <core_t> linear_codes[Four], expand_iq3_s, NULL, 256, 110, 0, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Four],
+                        <expand_t> expand_points[IQ3_S], <row_t> row_points[IQ3_S], 256, 110, 0, UNIT_K)
     if number == NUM_IQ1_S:
-        return as_codes(a, <core_t> linear_codes[Four], expand_iq1_s, NULL, 256, 50, 0, UNIT_K)
-    return as_codes(a, <core_t> linear_codes[Four], expand_iq1_m, NULL, 256, 56, -1, UNIT_K)
+        return as_codes(a, <core_t> linear_codes[Four],
+                        <expand_t> expand_points[IQ1_S], <row_t> row_points[IQ1_S], 256, 50, 0, UNIT_K)
+    return as_codes(a, <core_t> linear_codes[Four],
+                    <expand_t> expand_points[IQ1_M], <row_t> row_points[IQ1_M], 256, 56, -1, UNIT_K)
 
 
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:

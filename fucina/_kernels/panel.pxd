@@ -32,10 +32,10 @@ cdef struct LinearArgs:
     Py_ssize_t scratch_stride
     Py_ssize_t m, n, k
     float scale             # of the whole tensor, 1 where the format has none
-    # Only for formats that are expanded to code panels: how, their lattice or NULL, a block's bytes and elements, the
-    # bytes that it becomes.
+    # How one column meets the format; how it is expanded to code panels, or NULL; its lattice or NULL; a block's bytes
+    # and elements, the bytes that it becomes.
+    row_t row
     expand_t expand
-    row_t row               # or NULL
     const uint8_t* grid
     int nbytes, half_at, block, unit
     int size                # elements per block of activations

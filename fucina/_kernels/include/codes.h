@@ -30,30 +30,82 @@ FU w8 w8_table16(w8 index, const int8_t* table) {
 #endif
 }
 
-/* Point at[r] of 8 bytes for every row r: its first four bytes and its last four. */
-FU void w8_points8(const uint8_t* grid, const uint32_t* at, w8* first, w8* last) {
+/* Half k of every 32-bit lane in both halves of the lane. */
+FU w8 w8_dup16(w8 a, int k) {
 #ifdef FU_AVX2
-    __m128d a[4];
-    for (int i = 0; i < 4; i++)
-        a[i] = _mm_loadh_pd(_mm_load_sd((const double*)(grid + 8 * (size_t)at[2 * i])),
-                            (const double*)(grid + 8 * (size_t)at[2 * i + 1]));
-    __m256 u = (__m256)_mm256_insertf128_pd(_mm256_castpd128_pd256(a[0]), a[2], 1);
-    __m256 v = (__m256)_mm256_insertf128_pd(_mm256_castpd128_pd256(a[1]), a[3], 1);
-    *first = (w8)_mm256_shuffle_ps(u, v, 0x88);
-    *last = (w8)_mm256_shuffle_ps(u, v, 0xdd);
+    const __m256i base = _mm256_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13,
+                                          0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13);
+    return (w8)_mm256_shuffle_epi8((__m256i)a, _mm256_add_epi8(base, _mm256_set1_epi8((char)(2 * k))));
 #else
-    for (int r = 0; r < 8; r++) {
-        memcpy((char*)first + 4 * r, grid + 8 * (size_t)at[r], 4);
-        memcpy((char*)last + 4 * r, grid + 8 * (size_t)at[r] + 4, 4);
-    }
+    return (w8)((((fu_u32)a >> (16 * k)) & 0xffff) * 0x00010001u);
 #endif
 }
 
-/* Point at[r] of 4 bytes for every row r. */
-FU w8 w8_points4(const uint8_t* grid, const uint32_t* at) {
-    uint32_t v[8];
-    for (int r = 0; r < 8; r++) memcpy(v + r, grid + 4 * (size_t)at[r], 4);
-    return (w8)(fu_u32){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+/* The low halves of lanes times `low`, the high ones times `high`, 16 bits each. */
+FU w8 w8_mul16(w8 a, int low, int high) { return (w8)((fu_u16)a * (fu_u16)w8_set1_i32(low | high << 16)); }
+
+/* Two indices of every row: the bytes at at + 4r or, `wide`, the halves of the word there. One load for both: loads
+ * are what gathering points is short of. */
+FU void fu_pairs(const char* at, int wide, uint32_t (*index)[8]) {
+#pragma GCC unroll 8
+    for (int r = 0; r < 8; r++) {
+        uint32_t pair;
+        uint16_t bytes;
+        if (wide) {
+            memcpy(&pair, at + 4 * r, 4);
+        } else {
+            memcpy(&bytes, at + 4 * r, 2);
+            pair = bytes;
+        }
+        __asm__("" : "+r"(pair));       /* or compilers shift 16 bits and widen them again */
+        index[0][r] = pair & (wide ? 0xffff : 0xff);
+        index[1][r] = pair >> (wide ? 16 : 8);
+    }
+}
+
+/* Two points of 8 bytes for every row, four words. */
+FU void w8_points8(const uint8_t* grid, const char* at, int wide, w8* w) {
+    uint32_t index[2][8];
+    fu_pairs(at, wide, index);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+#ifdef FU_AVX2
+        __m128d a[4];
+#pragma GCC unroll 4
+        for (int r = 0; r < 4; r++)
+            a[r] = _mm_loadh_pd(_mm_load_sd((const double*)(grid + 8 * (size_t)index[i][2 * r])),
+                                (const double*)(grid + 8 * (size_t)index[i][2 * r + 1]));
+        __m256 u = (__m256)_mm256_insertf128_pd(_mm256_castpd128_pd256(a[0]), a[2], 1);
+        __m256 v = (__m256)_mm256_insertf128_pd(_mm256_castpd128_pd256(a[1]), a[3], 1);
+        w[2 * i] = (w8)_mm256_shuffle_ps(u, v, 0x88);
+        w[2 * i + 1] = (w8)_mm256_shuffle_ps(u, v, 0xdd);
+#else
+        for (int r = 0; r < 8; r++) {
+            memcpy((char*)(w + 2 * i) + 4 * r, grid + 8 * (size_t)index[i][r], 4);
+            memcpy((char*)(w + 2 * i + 1) + 4 * r, grid + 8 * (size_t)index[i][r] + 4, 4);
+        }
+#endif
+    }
+}
+
+/* Two points of 4 bytes for every row, two words. */
+FU void w8_points4(const uint8_t* grid, const char* at, int wide, w8* w) {
+    uint32_t index[2][8];
+    fu_pairs(at, wide, index);
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; i++) {
+        int32_t v[8];
+#pragma GCC unroll 8
+        for (int r = 0; r < 8; r++) memcpy(v + r, grid + 4 * (size_t)index[i][r], 4);
+#ifdef FU_AVX2
+        __m128i low = _mm_cvtsi32_si128(v[0]), high = _mm_cvtsi32_si128(v[4]);
+        low = _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(low, v[1], 1), v[2], 2), v[3], 3);
+        high = _mm_insert_epi32(_mm_insert_epi32(_mm_insert_epi32(high, v[5], 1), v[6], 2), v[7], 3);
+        w[i] = (w8)_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
+#else
+        w[i] = (w8)(fu_i32){v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]};
+#endif
+    }
 }
 
 /* 2^(e - 128) of eight bytes e; the two smallest are subnormal. */
@@ -73,11 +125,15 @@ FU f8 f8_ue4m3_half(w8 lanes) {
 
 /* Bytes of 7 bits become bytes of 8 bits with an even number of ones. */
 FU w8 w8_even_parity(w8 x) {
-    fu_u32 y = (fu_u32)x;
-    y ^= y >> 4;            /* what leaks in from the next byte stays above the bits that count */
-    y ^= y >> 2;
-    y ^= y >> 1;
-    return (w8)((fu_u32)x | ((y & 0x01010101u) << 7));
+    static const int8_t odd[16] = {0, -128, -128, 0, -128, 0, 0, -128, -128, 0, 0, -128, 0, -128, -128, 0};
+    return x | w8_table16((x ^ w8_shr16(x, 4)) & w8_set1_u8(15), odd);
+}
+
+/* Bytes, negated where bits 4g to 4g + 3 of `signs` are set: adding carries such a bit into the byte's sign, and
+ * leaves no zero. */
+FU w8 w8_signed(w8 v, w8 signs, int g) {
+    w8 bits = w8_spread8(signs, g >> 1) & w8_set1_i32(g & 1 ? (int)0x80402010u : 0x08040201);
+    return w8_sign8(v, w8_add8(bits, w8_set1_i32(g & 1 ? 0x40406070 : 0x787c7e7f)));
 }
 
 /* Four fields of two bits in the low byte of a lane to its four bytes. */
@@ -147,65 +203,6 @@ FU w8 w8_dot_crumbs(w8 word, const int8_t* a) {
 FU void codes_of_crumbs(char* to, w8 word) {
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) w8_store(to + 32 * g, w8_crumbs(w8_shr32(word, 8 * g)));
-}
-
-/* Bytes, negated where bits 4g to 4g + 3 of `signs` are set, plus a bias. */
-FU w8 w8_signed(w8 point, w8 signs, int g, int bias) {
-    w8 mask = w8_bit_mask(signs, g);
-    return w8_add8(w8_sub8(point ^ mask, mask), w8_set1_u8(bias));
-}
-
-/* Indices go through memory: eight loads are cheaper than taking lanes out of a register, as compilers would. */
-FU void fu_in_memory(uint32_t* at) { __asm__ volatile("" : "+m"(*(uint32_t(*)[8])at)); }
-
-/* Eight signed points of 4 bytes. Their indices: the bytes of two words, and bit g of `high` above byte g. */
-FU void codes_of_points4(char* to, const uint8_t* grid, const char* low, w8 high, w8 signs, int bias) {
-    uint32_t at[8][8];
-#pragma GCC unroll 8
-    for (int g = 0; g < 8; g++) {
-        w8 byte = w8_shr32(w8_load(low + 32 * (g >> 2)), 8 * (g & 3)) & w8_set1_i32(255);
-        w8_store(at[g], byte | (w8_shl32(w8_shr32(high, g), 8) & w8_set1_i32(256)));
-        fu_in_memory(at[g]);
-    }
-#pragma GCC unroll 8
-    for (int g = 0; g < 8; g++) w8_store(to + 32 * g, w8_signed(w8_points4(grid, at[g]), signs, g, bias));
-}
-
-/* Two signed points of 8 bytes by their indices; bytes 0 and 1 of `signs`, or 2 and 3 (`half` = 1). */
-FU void codes_of_points8(char* to, const uint8_t* grid, w8 index0, w8 index1, w8 signs, int half, int bias) {
-    uint32_t at[2][8];
-    w8 first, last;
-    w8_store(at[0], index0);
-    w8_store(at[1], index1);
-    fu_in_memory(at[0]);
-    fu_in_memory(at[1]);
-#pragma GCC unroll 2
-    for (int i = 0; i < 2; i++) {
-        w8_points8(grid, at[i], &first, &last);
-        w8_store(to + 64 * i, w8_signed(first, signs, 4 * half + 2 * i, bias));
-        w8_store(to + 64 * i + 32, w8_signed(last, signs, 4 * half + 2 * i + 1, bias));
-    }
-}
-
-/* Four points of -1, 0, 1 as 8 (p + 1), and 2 more unless bit i of `minus` says that the shift is downwards. Indices:
- * the bytes of `low`, and bits i * step to i * step + 2 of `high` above byte i. */
-FU void codes_of_eighths(char* to, const uint8_t* grid, w8 low, w8 high, int step, w8 minus) {
-    uint32_t at[4][8];
-    w8 first, last;
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        w8 top = w8_shl32(w8_shr32(high, step * i) & w8_set1_i32(7), 8);
-        w8_store(at[i], (w8_shr32(low, 8 * i) & w8_set1_i32(255)) | top);
-        fu_in_memory(at[i]);
-    }
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        w8 set = w8_sub8(w8_zero(), w8_spread8(w8_shr32(minus, i) & w8_set1_i32(1), 0));
-        w8 shift = (w8)(~(fu_u8)set & (fu_u8)w8_set1_u8(2));
-        w8_points8(grid, at[i], &first, &last);
-        w8_store(to + 64 * i, w8_shl16(w8_add8(first, w8_set1_u8(1)), 3) | shift);
-        w8_store(to + 64 * i + 32, w8_shl16(w8_add8(last, w8_set1_u8(1)), 3) | shift);
-    }
 }
 
 /* Sum over four groups of signed*signed bytes in i16 (needs |w| <= 32, a within -127..127). */
