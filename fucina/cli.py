@@ -85,10 +85,13 @@ def run(args: argparse.Namespace) -> int:
         document = {"model": path, "prompt": text, "text": "".join(pieces), "tokens": generation.tokens}
         document["finish_reason"] = "interrupted" if interrupted else generation.finish_reason
         speed = {name: getattr(stats, name) for name in ("prompt_tokens_per_second", "tokens_per_second")}
-        print(json.dumps(document | asdict(stats) | speed | setting))
+        print(json.dumps(document | {"load_seconds": model.load_seconds} | asdict(stats) | speed | setting))
+    first_token = stats.first_token_seconds
     print(
+        f"loading: {model.load_seconds:.2f} s; "
         f"prompt: {stats.prompt_tokens} tokens, {stats.prompt_tokens_per_second:.1f} tokens/s; "
-        f"generation: {stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s "
+        + ("" if first_token is None else f"first token: {first_token:.2f} s; ")
+        + f"generation: {stats.generated_tokens} tokens, {stats.tokens_per_second:.1f} tokens/s "
         f"({', '.join(f'{name} {value}' for name, value in setting.items())})",
         file=sys.stderr,
     )

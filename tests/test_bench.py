@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fucina import llm, open_gguf
-from fucina.llm import bench
+from fucina.llm import bench, generate
+from fucina.llm import model as model_module
 from fucina.runtime import bandwidth
 
 GOLDEN = Path(__file__).resolve().parent / "golden" / "tiny"
@@ -109,6 +110,22 @@ def test_bad_arguments(model, options, error, complaint):
         bench.measure(model, **({"prompts": [1], "generations": [1]} | options))
 
 
+def test_the_first_prompt_is_timed_up_to_its_token(model, watched, monkeypatch):
+    for module in (generate, model_module):
+        monkeypatch.setattr(module, "perf_counter", bench.perf_counter)
+    monkeypatch.setattr(bench, "read_bandwidth", lambda: 1e9)
+    monkeypatch.setattr(model, "load_seconds", 0.125)
+    lines = []
+    document = bench.report(model, [40, 8], [2], [0, 10], repetitions=1, show=lines.append)
+    assert (document["load_seconds"], document["first_token_prompt"], document["first_token_seconds"]) == (0.125, 40, 40)
+    assert watched[:4] == [(40, 0)] * 3 + [(8, 0)]  # it, the untimed one and the timed one of pp40, the next test
+    assert lines[0].splitlines()[2] == "loading 0.12 s, first token of the first prompt (40 tokens) 40.000 s"
+    watched.clear()
+    document = bench.report(model, [], [2], repetitions=1, show=lines.append)
+    assert document["first_token_prompt"] is document["first_token_seconds"] is None
+    assert watched == [(1, 0), (1, 0), (1, 1)] and "loading 0.12 s\n" in lines[-2]
+
+
 # ---- the command ----------------------------------------------------------------------------------------------
 
 
@@ -132,15 +149,17 @@ def test_json(command, threads):
     assert document["threads"] == 1 and document["repetitions"] == 3 and document["read_bandwidth"] == 5e9
     assert document["model"] == str(TIED) and document["architecture"] == "qwen3"
     assert document["n_params"] == 853_504 and document["cache_type"] == "f16"
+    assert document["load_seconds"] > 0 and document["first_token_seconds"] > 0 and document["first_token_prompt"] == 4
 
 
 def test_table(command):
     lines = command(UNTIED, "-p", "4", "-n", "2", "-d", "0,3", "-r", "1", "--cache-type", "q8_0").out.splitlines()
     assert "llama, 1 M parameters, 1.7 MB of weights read per token" in lines[0]
     assert "q8_0 cache, median of 1, read bandwidth 5.0 GB/s" in lines[1]
-    assert lines[2].split() == ["test", "tokens/s", "stddev", "GB/s", "share"]
-    assert [line.split()[0] for line in lines[3:]] == ["pp4", "tg2", "pp4@d3", "tg2@d3"]
-    assert lines[4].endswith("%") and not lines[3].endswith("%")
+    assert lines[2].startswith("loading ") and "first token of the first prompt (4 tokens)" in lines[2]
+    assert lines[3].split() == ["test", "tokens/s", "stddev", "GB/s", "share"]
+    assert [line.split()[0] for line in lines[4:]] == ["pp4", "tg2", "pp4@d3", "tg2@d3"]
+    assert lines[5].endswith("%") and not lines[4].endswith("%")
 
 
 def test_without_generation_nothing_measures_the_bandwidth(command, monkeypatch):

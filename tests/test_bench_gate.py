@@ -234,7 +234,10 @@ def test_missing_without_a_peer(play, capsys):
     assert "every cell will be MISSING" in capsys.readouterr().err
     (result,) = play.document()["results"]
     assert result["verdict"] == "MISSING" and result["ratio"] is None and result["ours"]["median"] == 200
-    assert "| pp8 | 200.0 |  |  |" in (play.folder / "SUMMARY.md").read_text()
+    summary = (play.folder / "SUMMARY.md").read_text()
+    assert "| pp8 | 200.0 |  |  | 1 | 0.0% /  | MISSING |" in summary  # what was not measured does not vary by 0 %
+    assert result["theirs"]["cv"] is None
+    assert "failed: llama.cpp: no llama-bench on PATH and no llama_cpp package" in summary and "peers tried" not in summary
 
 
 def test_missing_when_a_side_fails(play):

@@ -60,8 +60,10 @@ def test_layers_and_weights(tools):
     bench = tools[0].Bench(1, 0)
     bench.linear(((20, 30),))
     bench.decode(((20, 30),))
-    assert [row["part"] for row in bench.rows] == ["linear"] * 6 + ["decode"] * 6
-    assert all(row["of read"] > 0 for row in bench.rows[6:])
+    bench.batch((4, 20, 30))
+    assert [row["part"] for row in bench.rows] == ["linear"] * 6 + ["decode"] * 6 + ["batch"] * 3
+    assert all(row["of read"] > 0 for row in bench.rows[6:12])
+    assert [row["name"] for row in bench.rows[12:]] == [f"{t} 4 x 30 -> 20" for t in ("float32", "float16", "bfloat16")]
 
 
 def test_unknown_parts_are_named(tools, capsys):

@@ -45,9 +45,11 @@ class Generation:
             raise piece
         self.tokens.append(len(self.tokens))
         self.stats.generated_tokens += 1
+        self.stats.first_token_seconds = 0.5
         return piece
 
 class Model:
+    load_seconds = 0.25
     def generate(self, prompt, **options):
         calls.append(("generate", prompt, options))
         return Generation(PIECES)
@@ -304,7 +306,10 @@ def test_chat_and_system_make_messages(run_isolated, flags, system):
 def test_speed_goes_to_stderr(run_isolated):
     done = run_isolated(played(["run", "m.gguf", "-p", "hi"]))
     speed = r"[\d.]+ tokens/s"
-    assert re.fullmatch(rf"prompt: 8 tokens, {speed}; generation: 2 tokens, {speed} \(.*\)\n", done.stderr)
+    parts = ["loading: 0.25 s", f"prompt: 8 tokens, {speed}", "first token: 0.50 s", f"generation: 2 tokens, {speed}"]
+    assert re.fullmatch(rf"{'; '.join(parts)} \(.*\)\n", done.stderr)
+    done = run_isolated(played(["run", "m.gguf", "-p", "hi"], pieces=[]))
+    assert re.fullmatch(rf"loading: .* s; prompt: .*; generation: 0 tokens, {speed} \(.*\)\n", done.stderr)
 
 
 def test_json_is_one_object(run_isolated):
@@ -312,6 +317,7 @@ def test_json_is_one_object(run_isolated):
     data = json.loads(done.stdout)
     assert data["text"] == "ä\n" and data["prompt"] == "hi" and data["model"] == "m.gguf"
     assert data["tokens"] == [0, 1] and data["generated_tokens"] == 2 and data["finish_reason"] == "stop"
+    assert data["load_seconds"] == 0.25 and data["first_token_seconds"] == 0.5
     assert {"prompt_tokens_per_second", "tokens_per_second", "variant", "backend", "threads"} <= set(data)
 
 
@@ -340,7 +346,7 @@ def test_ctrl_c_ends_cleanly(start_isolated, json_flag):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "Traceback" not in err and err.startswith("prompt: 8 tokens")
+    assert "Traceback" not in err and err.startswith("loading: 0.25 s; prompt: 8 tokens")
     if json_flag:
         assert json.loads(out)["finish_reason"] == "interrupted"
     else:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fucina import llm, ops
+from fucina.llm import generate as generate_module
 from fucina.llm import model as model_module
 
 GOLDEN = Path(__file__).resolve().parent / "golden"
@@ -565,6 +566,40 @@ def test_stats(writer):
     assert stats.prompt_seconds > 0 and stats.seconds > 0
     assert stats.tokens_per_second == 4 / stats.seconds
     assert stats.prompt_tokens_per_second == 6 / stats.prompt_seconds
+
+
+def test_times_of_loading_and_of_the_first_token(text_model, monkeypatch):
+    clock = [0.0]
+
+    def lasts(seconds, owner, name):
+        call = getattr(owner, name)
+
+        def timed(*arguments, **options):
+            clock[0] += seconds
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(owner, name, timed)
+
+    for module in (model_module, generate_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock[0])
+    lasts(64, model_module, "open_gguf")
+    lasts(1, llm.Tokenizer, "encode")
+    lasts(2, llm.Model, "next_logits")
+    lasts(4, llm.Sampler, "sample")
+    lasts(8, llm.ChatTemplate, "render")
+    with llm.load(text_model) as model:
+        assert model.load_seconds == 64
+        messages = [{"role": "user", "content": "a"}]
+        for generation, seconds in [
+            (model.generate("abc", 3), 1 + 2 + 4), (model.generate_tokens([7, 8], 3), 2 + 4),
+            (model.chat(messages, 3), 8 + 1 + 2 + 4), (model.generate("abc", 0), None),
+        ]:  # fmt: skip
+            assert generation.stats.first_token_seconds is None
+            clock[0] += 1000  # the caller's work, here and below
+            for _ in generation:
+                clock[0] += 1000
+                assert generation.stats.first_token_seconds == seconds
+            assert generation.stats.first_token_seconds == seconds
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ from verdicts import geometric_mean
 FAIRNESS = (
     "Both sides read the same file, one process at a time, with the same tests: pp evaluates P random tokens from an "
     "empty cache and computes the logits after the last; tg evaluates N tokens one by one, each with its logits, and "
-    "samples nothing. One untimed warm-up each. fucina's time holds its Python and a copy of the logits."
+    "samples nothing. One untimed warm-up each; before pp tests, fucina also times a first prompt up to its token. "
+    "fucina's time holds its Python and a copy of the logits."
 )
 
 
@@ -215,6 +216,8 @@ def write(folder: Path, meta: dict, results: list[dict]) -> None:
 def summary(meta: dict, results: list[dict]) -> str:
     """The text of SUMMARY.md."""
     load = meta["load_before"]
+    threads = " and ".join(map(str, meta["peer_threads"]))
+    tried = [f"peers tried {threads} threads, flash attention on and off; the best is stated with each table"]
     facts = [
         f"{meta['date']}, {meta['processor']} ({meta['cpus']} CPUs), {meta['system']}, Python {meta['python']}",
         "load average before: " + ("unknown" if load is None else f"{load:.2f}")
@@ -222,8 +225,7 @@ def summary(meta: dict, results: list[dict]) -> str:
         f"commit {meta['commit'] or 'unknown'}{' with changes' if meta['changed'] else ''}",
         f"{meta['threads']} threads, {meta['cache_type']} keys and values, {meta['rounds']} round(s) of "
         f"{meta['orders']} order(s), {meta['repetitions']} repetitions per process; NOISY above {meta['max_cv']:g} %",
-        f"peers tried {' and '.join(map(str, meta['peer_threads']))} threads, flash attention on and off; the best "
-        "is stated with each table",
+        *(tried if any(r["settings"] for r in results) else []),
         *[f"{name}: {version}" for name, version in meta["versions"].items()],
         *[f"{name}={value}" for name, value in meta["environment"].items()],
         *[f"failed: {label}: {problem}" for label, problem in meta["failed"].items()],
@@ -245,7 +247,7 @@ def summary(meta: dict, results: list[dict]) -> str:
 
 def _row(r: dict) -> str:
     ours, theirs = r["ours"], r["theirs"]
-    variation = f"{ours['cv']:.1%} / {theirs['cv']:.1%}"
+    variation = " / ".join("" if side["cv"] is None else f"{side['cv']:.1%}" for side in (ours, theirs))
     return (
         f"| {r['test']} | {_cell(ours['median'])} | {_cell(theirs['median'])} | {_cell(r['ratio'])} "
         f"| {r['min_ratio']:g} | {variation} | {r['verdict']} |"

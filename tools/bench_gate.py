@@ -72,7 +72,8 @@ class Gate:
     def run(self) -> None:
         """Every process of the plan, one after the other; those with an answer in the folder are not repeated."""
         if not self.peers:
-            print("no llama-bench on PATH and no llama_cpp package: every cell will be MISSING", file=sys.stderr)
+            self.runner.failed["llama.cpp"] = "no llama-bench on PATH and no llama_cpp package"
+            print(f"{self.runner.failed['llama.cpp']}: every cell will be MISSING", file=sys.stderr)
         trials = [(row, peer) for row in self._heaviest() for peer in self.peers]
         runs = [
             (row, side, f"{number}{order}")
@@ -161,7 +162,7 @@ class Gate:
 
 
 def _side_result(samples) -> dict:
-    return {"median": archive.median(samples), "cv": cv(samples), "samples": samples}
+    return {"median": archive.median(samples), "cv": cv(samples) if samples else None, "samples": samples}
 
 
 def _sides(args):

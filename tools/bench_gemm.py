@@ -1,11 +1,12 @@
 """Dense products against SciPy's BLAS and NumPy: ``python tools/bench_gemm.py [PART ...] [--threads 1,2] [--json FILE]``.
 
 Parts: ``squares`` in three orientations, ``linear`` layers with packed weights, ``decode`` of one row against the read
-bandwidth, ``types`` other than float32, ``stairs`` from the plain loop to packed weights, ``small`` calls. Both sides get
-the same number of threads; they take turns, and the median of the ratios within a turn counts. A turn is a burst of calls of
-which the second half counts: 2 ms, or with several threads 400 ms, because idle threads of OpenBLAS spin for 100 ms and keep
-a core that ours would need. Rates are those of the best turn, also given as fractions of the peaks measured between turns. A
-row is NOISY when the ratios of its turns scatter by more than 8 %.
+bandwidth, ``batch`` of 256 rows with packed weights, ``types`` other than float32, ``stairs`` from the plain loop to
+packed weights, ``small`` calls. Both sides get the same number of threads; they take turns, and the median of the
+ratios within a turn counts. A turn is a burst of calls of which the second half counts: 2 ms, or with several threads
+400 ms, because idle threads of OpenBLAS spin for 100 ms and keep a core that ours would need. Rates are those of the
+best turn, also given as fractions of the peaks measured between turns. A row is NOISY when the ratios of its turns
+scatter by more than 8 %.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ KINDS = {"NN": (False, False), "TN": (True, False), "NT": (False, True)}
 LINEAR_ROWS = (1, 2, 4, 8, 16, 32)
 LINEAR = ((576, 576), (1536, 576), (3072, 1024), (1024, 3072), (4096, 4096), (32768, 1024))
 DECODE = ((4096, 4096), (32768, 1024))
+BATCH = (256, 3072, 1024)      # rows, outputs, inputs; as in bench_quant
 NOISY = 0.08
 LEAST = 3       # turns
 BURST = {False: 0.002, True: 0.4}      # seconds of a turn on one thread, on several
@@ -142,6 +144,13 @@ class Bench:
                     calls = {"ours": lambda x=x, weight=weight: ops.linear(x, weight)}
                     self.row("decode", f"{name} {k} -> {n} {how}", n * k, calls, ("read",), w.nbytes)
 
+    def batch(self, shape=BATCH):
+        m, n, k = shape
+        x = normal(m, k)
+        for name, dtype in (("float32", np.float32), ("float16", np.float16), ("bfloat16", bfloat16())):
+            packed = ops.pack_weight(normal(n, k, dtype=dtype))
+            self.row("batch", f"{name} {m} x {k} -> {n}", m * n * k, {"ours": lambda packed=packed: ops.linear(x, packed)})
+
     def types(self, sizes=(512, 1024)):
         for n in sizes:
             a, b = normal(n, n), normal(n, n)
@@ -187,7 +196,7 @@ class Bench:
             print(f"    {row['us']:.2f} us")
 
 
-PARTS = ("squares", "linear", "decode", "types", "stairs", "small")
+PARTS = ("squares", "linear", "decode", "batch", "types", "stairs", "small")
 
 
 def summary(rows) -> None:

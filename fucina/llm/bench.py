@@ -117,6 +117,9 @@ def weight_bytes(model) -> int:
 def report(model, prompts, generations, depths=(0,), repetitions: int = 5, show=None) -> dict:
     """Everything that ``fucina bench`` says, as plain JSON-able data: what ran where, and the ``results``.
 
+    ``first_token_seconds`` is the time to the first token of a first prompt, as long as that of the first pp test
+    (``first_token_prompt`` tokens) and evaluated before the tests; None without pp tests.
+
     Parameters
     ----------
     model, prompts, generations, depths, repetitions
@@ -127,11 +130,13 @@ def report(model, prompts, generations, depths=(0,), repetitions: int = 5, show=
     show = show or (lambda line: None)
     bandwidth = read_bandwidth() if generations else None
     tests = measure(model, prompts, generations, depths, repetitions, bandwidth)
+    length = prompts[0] if prompts else None
     head = {
         "model": model._file.path, "architecture": model.config.arch.name, "n_params": model.n_params,
         "weight_bytes": weight_bytes(model), "cache_type": model.cache_type, "fucina": __version__,
         "backend": isa.backend(), "variant": isa.variant(), "threads": get_num_threads(), "repetitions": repetitions,
-        "read_bandwidth": bandwidth, "results": [],
+        "read_bandwidth": bandwidth, "load_seconds": model.load_seconds, "first_token_prompt": length,
+        "first_token_seconds": _first_token_seconds(model, length) if length else None, "results": [],
     }  # fmt: skip
     show(_format_head(head))
     for result in tests:
@@ -140,14 +145,23 @@ def report(model, prompts, generations, depths=(0,), repetitions: int = 5, show=
     return head
 
 
+def _first_token_seconds(model, n_prompt: int) -> float:
+    generation = model.generate_tokens(_random_tokens(model, np.random.default_rng(0), n_prompt), 1)
+    list(generation)
+    return generation.stats.first_token_seconds
+
+
 def _format_head(head: dict) -> str:
     bandwidth = head["read_bandwidth"]
     known = f", read bandwidth {bandwidth / 1e9:.1f} GB/s" if bandwidth else ""
+    length, seconds = head["first_token_prompt"], head["first_token_seconds"]
+    first = f", first token of the first prompt ({length} tokens) {seconds:.3f} s" if length else ""
     return (
         f"{head['model']}: {head['architecture']}, {head['n_params'] / 1e6:.0f} M parameters, "
         f"{head['weight_bytes'] / 1e6:.1f} MB of weights read per token\n"
         f"{head['backend']} {head['variant']}, {head['threads']} threads, {head['cache_type']} cache, "
         f"median of {head['repetitions']}{known}\n"
+        f"loading {head['load_seconds']:.2f} s{first}\n"
         f"{'test':<14}{'tokens/s':>10}{'stddev':>9}{'GB/s':>8}{'share':>8}"
     )
 

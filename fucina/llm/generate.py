@@ -19,6 +19,9 @@ class GenerationStats:
     evaluations, seconds : int, float
         Tokens evaluated one by one after the prompt, and the time of that with sampling. The first token comes from
         the prompt's last logits, so this is mostly one less than ``generated_tokens``.
+    first_token_seconds : float or None
+        Time to the first token, from the call of ``generate``, ``generate_tokens`` or ``chat``: its preparation (chat
+        template, tokenization), ``prompt_seconds`` and the choice of the token. None before that.
     """
 
     prompt_tokens: int = 0
@@ -26,6 +29,7 @@ class GenerationStats:
     generated_tokens: int = 0
     evaluations: int = 0
     seconds: float = 0.0
+    first_token_seconds: float | None = None
 
     @property
     def prompt_tokens_per_second(self) -> float:
@@ -54,12 +58,12 @@ class Generation:
         Keys and values of the prompt and of all tokens but the last.
     """
 
-    def __init__(self, model, prompt: list[int], sampler, max_tokens: int, cache, stream=None):
+    def __init__(self, model, prompt: list[int], sampler, max_tokens: int, cache, stream, started: float):
         self.tokens: list[int] = []
         self.stats = GenerationStats(prompt_tokens=len(prompt))
         self.finish_reason: str | None = None
         self.cache = cache
-        items = self._choose(model, prompt, sampler, max_tokens)
+        items = self._choose(model, prompt, sampler, max_tokens, perf_counter() - started)
         self._items = items if stream is None else _text(items, stream)
 
     def __iter__(self) -> Generation:
@@ -72,7 +76,7 @@ class Generation:
         """End early. What was generated stays in ``tokens`` and ``cache``."""
         self._items.close()
 
-    def _choose(self, model, prompt: list[int], sampler, max_tokens: int):
+    def _choose(self, model, prompt: list[int], sampler, max_tokens: int, preparation: float):
         stats, tokens = self.stats, self.tokens
         if not max_tokens:
             self.finish_reason = "length"
@@ -85,6 +89,7 @@ class Generation:
         start = perf_counter()
         token = choice(logits)
         stats.seconds += perf_counter() - start
+        stats.first_token_seconds = preparation + stats.prompt_seconds + stats.seconds
         while True:
             if token in model.eos_ids:
                 self.finish_reason = "stop"

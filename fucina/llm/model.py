@@ -7,6 +7,7 @@ import threading
 from contextlib import ExitStack
 from functools import cached_property
 from math import prod
+from time import perf_counter
 
 import numpy as np
 
@@ -103,7 +104,11 @@ class Model:
         Number of weights.
     eos_ids : frozenset of int
         Tokens that end generation.
+    load_seconds : float
+        Time that ``load`` took.
     """
+
+    load_seconds = 0.0
 
     def __init__(self, file, cache_type: str = "f16", pack: bool = True):
         if cache_type not in CACHE_TYPES:
@@ -405,13 +410,14 @@ class Model:
             If an argument is not valid, the prompt is empty or does not fit the context, or the model file has no
             tokenizer.
         """
+        started = perf_counter()
         stream = self._text_tools().stream
-        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, stream)
+        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, stream, started)
 
     def generate_tokens(self, prompt, max_tokens: int = 256, temperature: float = 0.0, seed: int | None = None,
                         cache: Cache | None = None, **sampling) -> Generation:  # fmt: skip
         """Like ``generate`` for token ids: an iterator over token ids. Needs no tokenizer."""
-        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, None)
+        return self._generation(prompt, max_tokens, temperature, seed, cache, sampling, None, perf_counter())
 
     def chat(self, messages, max_tokens: int = 1024, temperature: float = 0.0, seed: int | None = None,
              variables: dict | None = None, **sampling) -> Generation:  # fmt: skip
@@ -431,12 +437,12 @@ class Model:
         ValueError
             If the file has no chat template, or the template fails.
         """
-        tokenizer = self._text_tools()
+        started, tokenizer = perf_counter(), self._text_tools()
         text = self.chat_template.render(messages, **(variables or {}))
         prompt = tokenizer.encode(text, add_special=False, parse_special=True)
         if tokenizer.add_bos and prompt[:1] != [tokenizer.bos_id]:  # templates differ in whether they write it
             prompt.insert(0, tokenizer.bos_id)
-        return self._generation(prompt, max_tokens, temperature, seed, None, sampling, tokenizer.stream)
+        return self._generation(prompt, max_tokens, temperature, seed, None, sampling, tokenizer.stream, started)
 
     def prepared(self, prompt, max_tokens, cache: Cache | None = None) -> tuple[list[int], int, Cache]:
         """The checked arguments of a generation: the prompt as token ids, ``max_tokens``, the cache to continue."""
@@ -449,11 +455,11 @@ class Model:
             raise ValueError(f"{cache.length + len(prompt)} tokens do not fit the context of {cache.n_ctx}")
         return prompt, _at_least(0, "max_tokens", max_tokens), cache
 
-    def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream) -> Generation:
+    def _generation(self, prompt, max_tokens, temperature, seed, cache, sampling, stream, started) -> Generation:
         prompt, max_tokens, cache = self.prepared(prompt, max_tokens, cache)
         sampler = Sampler(temperature, seed=seed, **sampling)
         stream = stream(prompt[-1]) if stream is not None else None
-        return Generation(self, prompt, sampler, max_tokens, cache, stream)
+        return Generation(self, prompt, sampler, max_tokens, cache, stream, started)
 
 
 def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
@@ -479,12 +485,15 @@ def load(path, *, cache_type: str = "f16", pack: bool = True) -> Model:
     ValueError
         If it is not a valid GGUF file, or its architecture, tokenizer or a tensor type is not supported (by name).
     """
+    started = perf_counter()
     file = open_gguf(path)
     try:
-        return Model(file, cache_type=cache_type, pack=pack)
+        model = Model(file, cache_type=cache_type, pack=pack)
     except BaseException:
         file.close()
         raise
+    model.load_seconds = perf_counter() - started
+    return model
 
 
 def _packed(tensor):
