@@ -20,7 +20,7 @@ FAIRNESS = (
     "Both sides read the same file, one process at a time, with the same tests: pp evaluates P random tokens from an "
     "empty cache and computes the logits after the last; tg evaluates N tokens one by one, each with its logits, and "
     "samples nothing. One untimed warm-up each; before pp tests, fucina also times a first prompt up to its token. "
-    "fucina's time holds its Python and a copy of the logits."
+    "fucina's time holds its Python."
 )
 
 
