@@ -187,15 +187,35 @@ cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noex
                 finish(acc[s], a.scale, NULL if a.bias == NULL else a.bias + 8 * j, a.out + 8 * j, rows)
 
 
+cdef void one_column_raw(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* scratch) noexcept nogil:
+    """The same for rows as they are stored, interleaved piece by piece."""
+    cdef f8 acc[1]
+    cdef Py_ssize_t nb = a.k // a.block
+    cdef Py_ssize_t piece = PIECE // a.block
+    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
+    cdef Py_ssize_t i, b, at
+    cdef const char* p
+    cdef int rows
+    for i in range(start, end):
+        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
+        acc[0] = f8_zero()
+        b = 0
+        while b < nb:
+            p = a.w + 8 * i * a.row_bytes + b * a.nbytes
+            interleave_any(p, a.row_bytes, rows, min(piece, nb - b), a.nbytes, a.half_at,
+                           a.w + 8 * (i + 1) * a.row_bytes + 8 * b * a.nbytes, scratch)
+            at = b * a.block // a.size
+            a.row(scratch, min(piece, nb - b), a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc)
+            b += piece
+        finish(acc[0], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + 8 * i, rows)
+
+
 cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
     cdef const LinearArgs* a = <const LinearArgs*> args
     cdef char* scratch = a.scratch + ith * a.scratch_stride
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef Py_ssize_t i, pairs
-    if a.m == 1 and a.packed:
-        one_column(a, share_start(panels, ith, nth), share_start(panels, ith + 1, nth))
-        return
     if Direct is Q4_0 or Direct is Q4_1 or Direct is Q4_K:
         if a.m >= PAIRED:
             pairs = (panels + 1) // 2
@@ -219,17 +239,13 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
     cdef int size = 32 if (Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen) else 256
     cdef Py_ssize_t nb = a.k // a.block
     cdef Py_ssize_t na = a.k // size
-    cdef bint single = a.m == 1
     cdef Py_ssize_t piece = nb if a.m > TILE else min(nb, <Py_ssize_t> (PIECE // a.block))
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef char* codes = a.scratch + ith * a.scratch_stride
     cdef char* raw = codes + up64(piece * a.unit)
-    cdef Py_ssize_t i, b, t, count, at
+    cdef Py_ssize_t i, b, t, count
     cdef const char* p
     cdef int rows, nc, c
-    if single and a.packed:
-        one_column(a, share_start(panels, ith, nth), share_start(panels, ith + 1, nth))
-        return
     for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
         rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
         t = 0
@@ -252,12 +268,8 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
                         interleave_any(p + b * a.nbytes, a.row_bytes, rows, count, a.nbytes, a.half_at,
                                        p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
                         p = raw
-                    if not single:
-                        a.expand(p, count, a.grid, codes)
-                if single:
-                    at = b * a.block // size
-                    a.row(p, count, a.grid, a.qs + at * size, a.d + at, a.aux + at * (4 if size == 32 else 48), acc)
-                elif nc == 1:
+                    a.expand(p, count, a.grid, codes)
+                if nc == 1:
                     tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size, 1, acc)
                 else:
                     tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
@@ -279,8 +291,22 @@ cdef inline void tile_codes(const Tag* args, const char* codes, Py_ssize_t count
         tile_codes_k(args, codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
 
 
+cdef void linear(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of a product. The core for many columns is called by its address and knows nothing of the others:
+    with them in one function its loops had too few registers and lost a fifth of their speed."""
+    cdef Py_ssize_t panels = (a.n + 7) // 8
+    cdef Py_ssize_t start = share_start(panels, ith, nth), end = share_start(panels, ith + 1, nth)
+    if a.m == 1 and a.packed:
+        one_column(a, start, end)
+    elif a.m == 1 and a.expand != NULL:
+        one_column_raw(a, start, end, a.scratch + ith * a.scratch_stride)
+    else:
+        a.many(a, ith, nth)
+
+
 cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, row_t row, int block, int nbytes, int half_at,
                      int unit) noexcept nogil:
+    a.many = core
     a.expand = expand
     a.row = row
     a.block = block
@@ -288,7 +314,7 @@ cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, row_t row, int
     a.half_at = half_at
     a.unit = unit
     a.size = 256 if block == 256 else 32
-    return core
+    return <core_t> linear
 
 
 cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:

@@ -12,6 +12,7 @@ from libc.string cimport memcpy
 
 from codes cimport expand_t, row_t
 from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, w8_transpose4
+from team cimport core_t
 
 # Columns of an activation tile. 16 columns of k = 4096 and their scales are 72 KiB (second-level cache), of
 # k = 1536 27 KiB (first level); the accumulators are 512 bytes.
@@ -32,8 +33,9 @@ cdef struct LinearArgs:
     Py_ssize_t scratch_stride
     Py_ssize_t m, n, k
     float scale             # of the whole tensor, 1 where the format has none
-    # How one column meets the format; how it is expanded to code panels, or NULL; its lattice or NULL; a block's bytes
-    # and elements, the bytes that it becomes.
+    # The core for many columns; how one column meets the format; how it is expanded to code panels, or NULL; its
+    # lattice or NULL; a block's bytes and elements, the bytes that it becomes.
+    core_t many
     row_t row
     expand_t expand
     const uint8_t* grid
