@@ -304,9 +304,9 @@ cdef void linear(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept n
         a.many(a, ith, nth)
 
 
-cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, row_t row, int block, int nbytes, int half_at,
-                     int unit) noexcept nogil:
-    a.many = core
+cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, int block, int nbytes, int half_at,
+                      int unit) noexcept nogil:
+    a.many = many
     a.expand = expand
     a.row = row
     a.block = block
@@ -319,75 +319,75 @@ cdef core_t as_codes(LinearArgs* a, core_t core, expand_t expand, row_t row, int
 
 cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     """The core of the format with that ``number`` in the format table; what it has to know is put into ``a``."""
-    as_codes(a, NULL, NULL, NULL, 1, 0, -1, 0)
+    as_format(a, NULL, NULL, NULL, 1, 0, -1, 0)
     if number == NUM_Q4_0:
-        return as_codes(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0)
+        return as_format(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0)
     if number == NUM_Q4_1:
-        return as_codes(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)
+        return as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)
     if number == NUM_Q5_0:
-        return as_codes(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0)
+        return as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0)
     if number == NUM_Q5_1:
-        return as_codes(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0)
+        return as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0)
     if number == NUM_Q8_0:
-        return as_codes(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
+        return as_format(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
     if number == NUM_Q4_K:
-        return as_codes(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0)
+        return as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0)
     if number == NUM_Q5_K:
-        return as_codes(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)
+        return as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)
     if number == NUM_Q2_K:
-        return as_codes(a, <core_t> linear_codes[Mins],
-                        <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)
+        return as_format(a, <core_t> linear_codes[Mins],
+                         <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)
     if number == NUM_Q3_K:
-        return as_codes(a, <core_t> linear_codes[Four],
-                        <expand_t> expand_planes[Q3_K], <row_t> row_planes[Q3_K], 256, 110, 108, UNIT_K)
+        return as_format(a, <core_t> linear_codes[Four],
+                         <expand_t> expand_planes[Q3_K], <row_t> row_planes[Q3_K], 256, 110, 108, UNIT_K)
     if number == NUM_Q6_K:
-        return as_codes(a, <core_t> linear_codes[Two],
-                        <expand_t> expand_planes[Q6_K], <row_t> row_planes[Q6_K], 256, 210, 208, UNIT_K)
+        return as_format(a, <core_t> linear_codes[Two],
+                         <expand_t> expand_planes[Q6_K], <row_t> row_planes[Q6_K], 256, 210, 208, UNIT_K)
     if number == NUM_IQ4_NL:
-        return as_codes(a, <core_t> linear_codes[Signed],
-                        expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32)
+        return as_format(a, <core_t> linear_codes[Signed],
+                         expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32)
     if number == NUM_IQ4_XS:
-        return as_codes(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
+        return as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
     if number == NUM_TQ1_0:
-        return as_codes(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY)
+        return as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY)
     if number == NUM_TQ2_0:
-        return as_codes(a, <core_t> linear_codes[Ternary],
-                        <expand_t> expand_planes[TQ2_0], <row_t> row_planes[TQ2_0], 256, 66, 64, UNIT_TERNARY)
+        return as_format(a, <core_t> linear_codes[Ternary],
+                         <expand_t> expand_planes[TQ2_0], <row_t> row_planes[TQ2_0], 256, 66, 64, UNIT_TERNARY)
     if number == NUM_MXFP4:
-        return as_codes(a, <core_t> linear_codes[Twelve], expand_mxfp4, <row_t> row_nibbles[MXFP4], 32, 17, 0, UNIT_32)
+        return as_format(a, <core_t> linear_codes[Twelve], expand_mxfp4, <row_t> row_nibbles[MXFP4], 32, 17, 0, UNIT_32)
     if number == NUM_NVFP4:
-        return as_codes(a, <core_t> linear_codes[Sixteen],
-                        expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
+        return as_format(a, <core_t> linear_codes[Sixteen],
+                         expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
     if number == NUM_Q1_0:
-        return as_codes(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32)
+        return as_format(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32)
     if number == NUM_Q2_0:
-        return as_codes(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
+        return as_format(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
     if number == NUM_Q2_0_G128:
-        return as_codes(a, <core_t> linear_codes[Eight],
-                        expand_q2_0_g128, <row_t> row_bits[Q2_0_G128], 128, 34, 0, 4 * UNIT_32)
+        return as_format(a, <core_t> linear_codes[Eight],
+                         expand_q2_0_g128, <row_t> row_bits[Q2_0_G128], 128, 34, 0, 4 * UNIT_32)
     if number == NUM_I2_S:
-        return as_codes(a, <core_t> linear_codes[Ternary],
-                        <expand_t> expand_planes[I2_S], <row_t> row_planes[I2_S], 256, 64, -1, UNIT_TERNARY)
+        return as_format(a, <core_t> linear_codes[Ternary],
+                         <expand_t> expand_planes[I2_S], <row_t> row_planes[I2_S], 256, 64, -1, UNIT_TERNARY)
     if number == NUM_IQ2_XXS:
-        return as_codes(a, <core_t> linear_codes[One],
-                        <expand_t> expand_points[IQ2_XXS], <row_t> row_points[IQ2_XXS], 256, 66, 0, UNIT_K)
+        return as_format(a, <core_t> linear_codes[One],
+                         <expand_t> expand_points[IQ2_XXS], <row_t> row_points[IQ2_XXS], 256, 66, 0, UNIT_K)
     if number == NUM_IQ2_XS:
-        return as_codes(a, <core_t> linear_codes[One],
-                        <expand_t> expand_points[IQ2_XS], <row_t> row_points[IQ2_XS], 256, 74, 0, UNIT_K)
+        return as_format(a, <core_t> linear_codes[One],
+                         <expand_t> expand_points[IQ2_XS], <row_t> row_points[IQ2_XS], 256, 74, 0, UNIT_K)
     if number == NUM_IQ2_S:
-        return as_codes(a, <core_t> linear_codes[One],
-                        <expand_t> expand_points[IQ2_S], <row_t> row_points[IQ2_S], 256, 82, 0, UNIT_K)
+        return as_format(a, <core_t> linear_codes[One],
+                         <expand_t> expand_points[IQ2_S], <row_t> row_points[IQ2_S], 256, 82, 0, UNIT_K)
     if number == NUM_IQ3_XXS:
-        return as_codes(a, <core_t> linear_codes[One],
-                        <expand_t> expand_points[IQ3_XXS], <row_t> row_points[IQ3_XXS], 256, 98, 0, UNIT_K)
+        return as_format(a, <core_t> linear_codes[One],
+                         <expand_t> expand_points[IQ3_XXS], <row_t> row_points[IQ3_XXS], 256, 98, 0, UNIT_K)
     if number == NUM_IQ3_S:
-        return as_codes(a, <core_t> linear_codes[Four],
-                        <expand_t> expand_points[IQ3_S], <row_t> row_points[IQ3_S], 256, 110, 0, UNIT_K)
+        return as_format(a, <core_t> linear_codes[Four],
+                         <expand_t> expand_points[IQ3_S], <row_t> row_points[IQ3_S], 256, 110, 0, UNIT_K)
     if number == NUM_IQ1_S:
-        return as_codes(a, <core_t> linear_codes[Four],
-                        <expand_t> expand_points[IQ1_S], <row_t> row_points[IQ1_S], 256, 50, 0, UNIT_K)
-    return as_codes(a, <core_t> linear_codes[Four],
-                    <expand_t> expand_points[IQ1_M], <row_t> row_points[IQ1_M], 256, 56, -1, UNIT_K)
+        return as_format(a, <core_t> linear_codes[Four],
+                         <expand_t> expand_points[IQ1_S], <row_t> row_points[IQ1_S], 256, 50, 0, UNIT_K)
+    return as_format(a, <core_t> linear_codes[Four],
+                     <expand_t> expand_points[IQ1_M], <row_t> row_points[IQ1_M], 256, 56, -1, UNIT_K)
 
 
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:

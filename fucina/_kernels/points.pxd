@@ -26,9 +26,9 @@ from codes cimport (
     w8_points8, w8_sign8, w8_signed, w8_spread8, w8_xor,
 )
 from unpack_k cimport field
-from panel cimport AHEAD
+from panel cimport fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, fu_prefetch, w8, w8_add16, w8_add32,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32,
     w8_and, w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_u8_i16, w8_set1_i16, w8_set1_i32,
     w8_set1_u8, w8_shl16, w8_shl32, w8_shr16, w8_shr32, w8_sub32, w8_zero,
 )
@@ -273,19 +273,16 @@ cdef inline void row_points(const Points* p, Py_ssize_t nb, const uint8_t* grid,
                             const char* aux, f8* acc) noexcept nogil:
     """Add one column times ``nb`` blocks of 8 rows. The pointer's type selects the format."""
     cdef const char* block = <const char*> p
-    cdef const char* ahead = block + AHEAD
     cdef Head h
     cdef w8 total, sums
     cdef f8 y = acc[0]
     cdef Py_ssize_t b
-    cdef int i, j
+    cdef int j
     for b in range(nb):
         head(p, block, &h)
         total, sums = w8_zero(), w8_zero()
         for j in range(8):
-            for i in range(<int> sizeof(Points) // 64 + 1):
-                fu_prefetch(ahead + 64 * i)
-            ahead += sizeof(Points)
+            fetch_ahead(block + <int> sizeof(Points) * j, sizeof(Points))
             total = w8_add32(total, dot_scaled(p, &h, grid, j, 0, qs))
             total = w8_add32(total, dot_scaled(p, &h, grid, j, 1, qs))
             if Points is IQ1_S or Points is IQ1_M:
