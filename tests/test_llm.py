@@ -126,10 +126,14 @@ def test_one_token_at_a_time_gives_the_same_bits(arch, cache_type, golden, tmp_p
             steps = [model.next_logits([token], cache) for token in tokens]
             assert np.array_equal(bits(steps), bits(whole))
             cache = model.new_cache()
-            steps = [model.choose(token, cache, np.copy) for token in tokens]
+            look = lambda logits, greatest: (logits.copy(), greatest)
+            steps, greatest = zip(*[model.choose(token, cache, look) for token in tokens])
             assert np.array_equal(bits(steps), bits(whole))
+            assert greatest in (tuple(whole.argmax(1)), (-1,) * 40)  # unknown where there is no program
             with pytest.raises(ValueError, match="outside the vocabulary"):
-                model.choose(-1, cache, np.copy)
+                model.choose(-1, cache, look)
+            with pytest.raises(TypeError, match="must be integers"):
+                model.choose(1.0, cache, look)
             assert len(cache) == 40
 
 

@@ -39,7 +39,7 @@ class Layer:
         self.places = [[half.__array_interface__["data"][0] for half in both] + [MOST * cell] for both in self.memory]
         batch = self.batch = Batch(1, 2)
         p = self.program = Program(self.rows)
-        self.x, self.cos, self.sin = p.buffer(N), p.buffer(D // 2), p.buffer(D // 2)
+        self.x = p.buffer(N)
         h, y, hidden = Activations(p.buffer(N)), Activations(p.buffer(N)), Activations(p.buffer(WIDE))
         q, k, v = p.buffer(N), p.buffer(KV_HEADS * D), p.buffer(KV_HEADS * D)
         gate, branch = p.buffer(WIDE), p.buffer(N)
@@ -53,9 +53,9 @@ class Layer:
         split = lambda a: a.reshape(self.rows, -1, D)
         with p.chain():
             p.rms_norm(split(q), self.head_norm, 1e-5, split(q))
-            p.rope(split(q), self.cos, self.sin, False, split(q))
+            p.rope(split(q), *ANGLES, False, split(q), batch)
         with p.chain():
-            p.rope(split(k), self.cos, self.sin, False, split(k))
+            p.rope(split(k), *ANGLES, False, split(k), batch)
             p.store(code, split(k), cell, False, batch, 0)
             p.store(code, split(v), cell, True, batch, 0)
         p.barrier()
@@ -88,7 +88,6 @@ class Layer:
         for _, at, tokens in pieces:
             rows = slice(first, first + len(tokens))
             self.x[rows] = tokens
-            self.cos[rows], self.sin[rows] = (table[at : at + len(tokens)] for table in ANGLES)
             spans.append((first, len(tokens), at + len(tokens)))
             first += len(tokens)
         self.batch.fill(spans, [self.places[sequence] for sequence, _, _ in pieces])
@@ -242,6 +241,47 @@ def test_a_program_can_grow_after_a_run(threads):
             p.run(rows)
 
 
+@pytest.mark.parametrize("table", ["q6_k", "q4_0", "iq3_s", "tq1_0", "i2_s", "mxfp4", "float32", "float16"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_embedding_scale_and_argmax(table, count, threads):
+    """The steps at both ends of a model read the numbers of every run anew."""
+    threads(count)
+    w = normal(9, 256).astype(table) if table.startswith("float") else random_blocks(table, 9, 256)
+    p = Program(5)
+    ids, best, x, y = p.indices(), p.indices(), p.buffer(256), p.buffer(256)
+    with p.chain():
+        p.embedding(ids, w, x)
+        p.scale(x, 0.3, y)
+    p.barrier()
+    p.argmax(y, best)
+    for rows in (1, 5, 2):
+        ids[:rows] = (8, 0, 3, 3, 5)[:rows]
+        p.run(rows)
+        same(x[:rows], ops.embedding(ids[:rows], w))
+        same(y[:rows], ops.scale(x[:rows], 0.3))
+        expected = np.where(np.isfinite(y[:rows]).all(1), ops.argmax(y[:rows], 1), -1)
+        assert np.array_equal(best[:rows], expected)
+
+
+@pytest.mark.parametrize("n", [1, 7, 64, 2047, 2048, 2049, 5000, 300000])
+def test_argmax_of_finite_rows(n):
+    """The first of equal maxima, wherever pieces end; -1 as soon as one value is not finite."""
+    p = Program(4)
+    x, best = p.buffer(n), p.indices()
+    p.argmax(x, best)
+    x[...] = -5
+    x[1, n // 2 :] = 3
+    x[2] = np.float32(-3e38)    # the sum overflows: the row is not vouched for
+    x[3, n - 1] = 0
+    p.run(4)
+    assert best.tolist() == [0, n // 2, 0 if n == 1 else -1, n - 1]
+    for value in (np.nan, np.inf, -np.inf):
+        x[...] = 1
+        x[range(3), [0, n // 2, n - 1]] = value
+        p.run(3)
+        assert best[:3].tolist() == [-1] * 3
+
+
 def test_wrong_steps_are_refused():
     p, more = Program(), Program(2)
     a = Activations(p.buffer(64))
@@ -267,7 +307,14 @@ def test_wrong_steps_are_refused():
     with pytest.raises(ValueError, match="shapes do not fit"):
         p.add(p.buffer(4), p.buffer(5), p.buffer(4))
     with pytest.raises(ValueError, match="shapes do not fit"):
-        p.rope(p.buffer(2, 8), p.buffer(4), p.buffer(3), False, p.buffer(2, 8))
+        p.rope(p.buffer(2, 8), normal(9, 4), normal(9, 3), False, p.buffer(2, 8), Batch(1, 1))
+    for table, out in ((normal(4, 8), p.buffer(9)), (normal(8, 8)[::2], p.buffer(8)), (w, p.buffer(8))):
+        with pytest.raises(ValueError, match="shapes do not fit or the table is not contiguous"):
+            p.embedding(p.indices(), table, out)
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        p.scale(p.buffer(4), 2.0, p.buffer(5))
+    with pytest.raises(ValueError, match="shapes do not fit"):
+        p.argmax(p.buffer(4), more.indices())
     with p.chain(), pytest.raises(ValueError, match="work on rows"):
         p.linear(a, w, None, p.buffer(8))
 

@@ -27,7 +27,10 @@ def softmax(x) -> np.ndarray:
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=20))
 def test_greedy_takes_the_first_maximum(values):
-    assert Sampler().sample(np.array(values, np.float32)) == values.index(max(values))
+    logits, greatest = np.array(values, np.float32), values.index(max(values))
+    assert Sampler().sample(logits) == Sampler().sample(logits, (), greatest) == greatest
+    a, b = (Sampler(0.8, top_k=3, repetition_penalty=1.3, seed=1) for _ in "ab")
+    assert a.sample(logits, [0]) == b.sample(logits, [0], greatest)
 
 
 def test_greedy_ignores_what_narrows_and_the_logits_stay():

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from blocks cimport Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0
 from simd cimport fu_bf16_f32, fu_f16_f32
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 
 ctypedef fused Block:
     Q4_0
@@ -161,9 +161,7 @@ cdef core_t core_of(int code) noexcept nogil:
     return <core_t> decode_rows[Q3_K]
 
 
-def dequantize_rows_into_unchecked(int code, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids,
-                                   float[:, ::1] out, Py_ssize_t nth):
-    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32; codes -1, -2, -3 are f32, f16, bf16."""
+cdef Args filled(int code, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out):
     cdef Args a
     a.table = <const char*> &table[0, 0]
     a.ids = NULL
@@ -175,5 +173,19 @@ def dequantize_rows_into_unchecked(int code, int nbytes, const unsigned char[:, 
     a.row_bytes = table.shape[1]
     a.blocks = a.row_bytes // nbytes
     a.code = code
+    return a
+
+
+def dequantize_rows_into_unchecked(int code, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids,
+                                   float[:, ::1] out, Py_ssize_t nth):
+    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32; codes -1, -2, -3 are f32, f16, bf16."""
+    cdef Args a = filled(code, nbytes, table, ids, out)
     with nogil:
         run_team(core_of(code), &a, min(a.rows, 4 * nth), nth)
+
+
+def dequantize_rows_step(int code, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids,
+                         float[:, ::1] out):
+    """The same as a step of a program, which reads ``ids`` at every run."""
+    cdef Args a = filled(code, nbytes, table, ids, out)
+    return step_of(core_of(code), &a, sizeof(a), &a.rows)

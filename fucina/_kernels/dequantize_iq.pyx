@@ -12,7 +12,7 @@ from blocks cimport (
 )
 from decode cimport DecodeArgs, decode_rows, decode_t
 from simd cimport fu_f16_f32
-from team cimport core_t, run_team
+from team cimport core_t, run_team, step_of
 
 
 cdef inline uint32_t word32(const uint8_t* p) noexcept nogil:
@@ -144,10 +144,8 @@ cdef decode_t decoder_of(int number) noexcept nogil:
     return iq1_m
 
 
-def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:, ::1] grid,
-                                   const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out,
-                                   Py_ssize_t nth):
-    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32; ``grid`` is what the points decode to."""
+cdef DecodeArgs filled(int number, int nbytes, const unsigned char[:, ::1] grid, const unsigned char[:, ::1] table,
+                       const long long[::1] ids, float[:, ::1] out):
     cdef DecodeArgs a
     a.table = <const char*> &table[0, 0]
     a.ids = NULL
@@ -160,5 +158,20 @@ def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:
     a.row_bytes = table.shape[1]
     a.nbytes = nbytes
     a.decode = decoder_of(number)
+    return a
+
+
+def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:, ::1] grid,
+                                   const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out,
+                                   Py_ssize_t nth):
+    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32; ``grid`` is what the points decode to."""
+    cdef DecodeArgs a = filled(number, nbytes, grid, table, ids, out)
     with nogil:
         run_team(<core_t> decode_rows, &a, min(a.rows, 4 * nth), nth)
+
+
+def dequantize_rows_step(int number, int nbytes, const unsigned char[:, ::1] grid, const unsigned char[:, ::1] table,
+                         const long long[::1] ids, float[:, ::1] out):
+    """The same as a step of a program, which reads ``ids`` at every run."""
+    cdef DecodeArgs a = filled(number, nbytes, grid, table, ids, out)
+    return step_of(<core_t> decode_rows, &a, sizeof(a), &a.rows)

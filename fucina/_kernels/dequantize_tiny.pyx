@@ -13,7 +13,7 @@ from blocks cimport (
 from decode cimport DecodeArgs, decode_rows, decode_t
 from levels cimport e8m0_half, fu_fp4_levels, fu_iq4_levels, ue4m3_half
 from simd cimport fu_f16_f32
-from team cimport core_t, run_team
+from team cimport core_t, run_team, step_of
 
 
 cdef void iq4_nl(const void* block, const uint8_t* grid, float* y) noexcept nogil:
@@ -141,9 +141,8 @@ cdef decode_t decoder_of(int number) noexcept nogil:
     return i2_s
 
 
-def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:, ::1] table, const long long[::1] ids,
-                                   float[:, ::1] out, Py_ssize_t nth):
-    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32."""
+cdef DecodeArgs filled(int number, int nbytes, const unsigned char[:, ::1] table,
+                       const long long[::1] ids, float[:, ::1] out):
     cdef DecodeArgs a
     a.table = <const char*> &table[0, 0]
     a.ids = NULL
@@ -156,5 +155,20 @@ def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:
     a.row_bytes = table.shape[1]
     a.nbytes = nbytes
     a.decode = decoder_of(number)
+    return a
+
+
+def dequantize_rows_into_unchecked(int number, int nbytes,
+                                   const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out,
+                                   Py_ssize_t nth):
+    """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32."""
+    cdef DecodeArgs a = filled(number, nbytes, table, ids, out)
     with nogil:
         run_team(<core_t> decode_rows, &a, min(a.rows, 4 * nth), nth)
+
+
+def dequantize_rows_step(int number, int nbytes, const unsigned char[:, ::1] table,
+                         const long long[::1] ids, float[:, ::1] out):
+    """The same as a step of a program, which reads ``ids`` at every run."""
+    cdef DecodeArgs a = filled(number, nbytes, table, ids, out)
+    return step_of(<core_t> decode_rows, &a, sizeof(a), &a.rows)

@@ -123,6 +123,12 @@ def scale_into_unchecked(const float[::1] x, float s, float[::1] out, Py_ssize_t
         run_team(<core_t> elementwise, &a, 4 * nth, nth)
 
 
+def scale_step(const float[:, ::1] x, float s, float[:, ::1] out):
+    """``scale_into_unchecked`` of rows as a step of a program."""
+    cdef Args a = Args(&x[0, 0], NULL, &out[0, 0], x.shape[0] * x.shape[1], x.shape[1], SCALE, s)
+    return step_of(<core_t> elementwise, &a, sizeof(a), &a.n)
+
+
 def binary_step(int op, const float[:, ::1] x, const float[:, ::1] y, float[:, ::1] out):
     """``binary_into_unchecked`` of rows as a step of a program."""
     cdef Args a = Args(&x[0, 0], &y[0, 0], &out[0, 0], x.shape[0] * x.shape[1], x.shape[1], op, 0)

@@ -9,7 +9,7 @@ from libc.string cimport memcpy
 
 from act cimport Q8_0, block32
 from simd cimport f8_load, f8_store_f16, fu_f32_f16
-from span cimport Batch, Place, Span
+from span cimport Batch, Place, Span, position_of, span_of
 from team cimport core_t, run_team, share_start, step_of
 
 cdef struct Args:
@@ -24,7 +24,7 @@ cdef struct Args:
 
 cdef void kv_store(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     cdef const Span* span = a.batch.spans
-    cdef const Place* place = a.batch.places
+    cdef const Place* place
     cdef const float* x
     cdef char* y
     cdef Py_ssize_t r, h, i, to_head
@@ -35,11 +35,10 @@ cdef void kv_store(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
         if a.batch.count == NULL:
             y, to_head = a.out + r * a.out_row, a.out_head
         else:
-            while r >= span.first + span.rows:
-                span += 1
-                place += 1
+            span = span_of(span, r)
+            place = a.batch.places + (span - a.batch.spans)
             y = place.v if a.values else place.k
-            y += (span.length - span.rows + r - span.first) * a.out_row
+            y += position_of(span, r) * a.out_row
             to_head = place.head
         for h in range(a.heads):
             x = a.x + (r * a.heads + h) * a.n

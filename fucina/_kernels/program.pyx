@@ -10,7 +10,6 @@ gives the same values for any number of shares, so a program has the bits of its
 from cython.parallel cimport parallel
 
 from libc.stdint cimport int64_t
-from libc.string cimport memset
 
 from team cimport core_t, fu_ticket
 
@@ -26,36 +25,45 @@ cdef enum:
     CHAINED = 2     # each share is done right after the same share of the step before
 
 
-cdef void replay(const int64_t* cores, const int64_t* args, const int64_t* shares, const int64_t* flags, int64_t* counters,
-                 Py_ssize_t count, fu_meeting* meeting) noexcept nogil:
-    cdef Py_ssize_t i, j
+cdef struct Step:
+    int64_t core, args      # addresses
+    int64_t shares, flags
+    int64_t drawn           # the next share
+
+
+cdef void replay(Step* steps, Py_ssize_t count, fu_meeting* meeting) noexcept nogil:
+    cdef Step* end = steps + count
+    cdef Step* step = steps
+    cdef Step* link
     cdef int64_t share, threads = fu_present()
-    for i in range(count):
-        if not flags[i] & CHAINED:
+    while step < end:
+        if not step.flags & CHAINED:
             while True:
-                share = fu_ticket(counters + i)
-                if share >= shares[i]:
+                share = fu_ticket(&step.drawn)
+                if share >= step.shares:
                     break
-                (<core_t> cores[i])(<const void*> args[i], share, shares[i])
-                j = i + 1
-                while j < count and flags[j] & CHAINED:
-                    (<core_t> cores[j])(<const void*> args[j], share, shares[i])
-                    j += 1
-        if flags[i] & BARRIER and threads > 1:
+                (<core_t> step.core)(<const void*> step.args, share, step.shares)
+                link = step + 1
+                while link < end and link.flags & CHAINED:
+                    (<core_t> link.core)(<const void*> link.args, share, step.shares)
+                    link += 1
+        if step.flags & BARRIER and threads > 1:
             fu_meet(meeting, threads)
+        step += 1
 
 
-def replay_unchecked(const int64_t[::1] cores, const int64_t[::1] args, const int64_t[::1] shares,
-                     const int64_t[::1] flags, int64_t[::1] counters, Py_ssize_t nth):
-    """Run the steps whose core addresses and argument addresses are given, on ``nth`` threads."""
-    cdef Py_ssize_t count = cores.shape[0]
+def replay_unchecked(int64_t[:, ::1] steps, Py_ssize_t nth):
+    """Run the ``steps`` [count, 5] on ``nth`` threads: addresses of core and arguments, shares, flags, a counter."""
+    cdef Step* first = <Step*> &steps[0, 0]
+    cdef Py_ssize_t i, count = steps.shape[0]
     cdef fu_meeting meeting
     meeting.arrived = 0
     meeting.phase = 0
-    memset(&counters[0], 0, count * sizeof(int64_t))
+    for i in range(count):
+        first[i].drawn = 0
     with nogil:
         if nth <= 1:
-            replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count, &meeting)
+            replay(first, count, &meeting)
         else:
             with parallel(num_threads=<int> nth):
-                replay(&cores[0], &args[0], &shares[0], &flags[0], &counters[0], count, &meeting)
+                replay(first, count, &meeting)

@@ -11,7 +11,7 @@ The order is fixed by these numbers alone, so bits depend neither on threads nor
 from libc.math cimport INFINITY
 
 from simd cimport f8, f8_add, f8_fma, f8_load, f8_max, f8_min, f8_mul, f8_set1, f8_store, f8_sub
-from team cimport core_t, run_team, share_start
+from team cimport core_t, run_team, share_start, step_of
 from vmath cimport load_part, store_part
 
 cdef enum:
@@ -25,6 +25,7 @@ cdef enum:
 cdef enum:
     BLOCK = 16384
     CHUNK = 512     # columns whose results stay in the first-level cache while rows pass
+    PIECE = 2048    # values that two passes read from the first-level cache
 
 cdef struct Sum:
     char[1] x
@@ -233,3 +234,33 @@ def argmax_into_unchecked(const float[:, ::1] x, long long[::1] out, Py_ssize_t 
     cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1])
     with nogil:
         run_team(<core_t> argmax_core, &a, 4 * nth, nth)
+
+
+cdef void finite_argmax_core(const ArgmaxArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    cdef Py_ssize_t row, lo, count, at
+    cdef const float* x
+    cdef float most, here, total
+    for row in range(share_start(a.rows, ith, nth), share_start(a.rows, ith + 1, nth)):
+        x = a.x + row * a.n
+        most, total = -INFINITY, 0
+        lo = at = 0
+        while lo < a.n:
+            count = min(<Py_ssize_t> PIECE, a.n - lo)
+            here = block(<const Max*> NULL, x + lo, NULL, count)
+            # A sum shows what is not finite. It may overflow without that, which costs the caller a look of its own.
+            total = total + 0 * block(<const Sum*> NULL, x + lo, NULL, count)
+            if here > most:
+                most, at = here, lo
+            lo += count
+        a.out[row] = -1
+        if total == 0:
+            while x[at] != most:
+                at += 1
+            a.out[row] = at
+
+
+def finite_argmax_step(const float[:, ::1] x, long long[::1] out):
+    """A step of a program: where the maximum of each row of ``x`` [rows, n], n > 0, stands first, or -1 if some value
+    may not be finite."""
+    cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1])
+    return step_of(<core_t> finite_argmax_core, &a, sizeof(a), &a.rows)

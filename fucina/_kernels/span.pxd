@@ -18,3 +18,15 @@ cdef struct Batch:
     const Span* spans
     const Place* places
     const Py_ssize_t* count     # how many of both there are at this run; NULL outside of programs
+
+
+cdef inline const Span* span_of(const Span* span, Py_ssize_t row) noexcept nogil:
+    """The stretch that holds ``row``, from ``span`` on."""
+    while row >= span.first + span.rows:
+        span += 1
+    return span
+
+
+cdef inline Py_ssize_t position_of(const Span* span, Py_ssize_t row) noexcept nogil:
+    """The position in its sequence of a row of ``span``."""
+    return span.length - span.rows + row - span.first

@@ -157,12 +157,16 @@ class Cache:
         new[: self.length] = old[: self.length]
         return new
 
+    def require(self, n: int) -> None:
+        """ValueError if ``n`` more tokens exceed the context."""
+        if self.length + n > self.n_ctx:
+            raise ValueError(f"{self.length + n} tokens do not fit the context of {self.n_ctx}")
+
     @contextmanager
     def all_or_nothing(self, n: int):
         """Append ``n`` tokens, or on any exception none of them; ValueError at once if they exceed the context."""
+        self.require(n)
         start = self.length
-        if start + n > self.n_ctx:
-            raise ValueError(f"{start + n} tokens do not fit the context of {self.n_ctx}")
         try:
             yield
         except BaseException:

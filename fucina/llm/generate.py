@@ -85,7 +85,7 @@ class Generation:
         logits = model.next_logits(prompt, self.cache)
         stats.prompt_seconds = perf_counter() - start
         recent = list(prompt)
-        choice = lambda logits: sampler.sample(logits, recent)
+        choice = lambda logits, greatest=-1: sampler.sample(logits, recent, greatest)
         start = perf_counter()
         token = choice(logits)
         stats.seconds += perf_counter() - start

@@ -55,33 +55,38 @@ class Programs:
             span.cache.length = span.end
         return logits
 
+    def one(self, token: int, cache) -> tuple[np.ndarray, int]:
+        """Logits [n_vocab] after one more token of one sequence, in a buffer that the next call overwrites, and where the
+        greatest stands, or -1 if some may not be finite."""
+        cache.reserve(1)
+        caches, end = (cache,), cache.length + 1
+        whole = self._get("whole", 1, caches)
+        logits = whole.run((token,), ((0, 1, end),), caches)
+        cache.length = end
+        return logits[0], whole.greatest[0]
+
     def _run(self, ids: np.ndarray, spans, last: bool) -> np.ndarray | None:
         rows = len(ids)
-        pieces = [np.arange(span.start, span.end) for span in spans]
-        positions = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+        caches = [span.cache for span in spans]
         table = [(span.first, span.rows, span.end) for span in spans]
         if last and rows == len(spans) and rows <= WHOLE:
-            whole = self._get("whole", rows, spans)
-            self._model._embed(ids, whole.x[:rows])
-            return whole.run(table, positions, spans)
-        front = self._get("front", rows, spans)
-        self._model._embed(ids, front.x[:rows])
-        front.run(table, positions, spans)
+            return self._get("whole", rows, caches).run(ids, table, caches)
+        front = self._get("front", rows, caches)
+        front.run(ids, table, caches)
         if not last:
             return None
-        wanted = [span.first + span.rows - 1 for span in spans]
-        back = self._get("back", len(spans), spans)
-        back.x[: len(spans)] = front.x[wanted]
-        return back.run([(i, 1, span.end) for i, span in enumerate(spans)], positions[wanted], spans)
+        back = self._get("back", len(spans), caches)
+        back.x[: len(spans)] = front.x[[first + count - 1 for first, count, _ in table]]
+        return back.run(None, [(i, 1, end) for i, (_, _, end) in enumerate(table)], caches)
 
-    def _get(self, part: str, rows: int, spans) -> _Recording:
-        capacity = max(span.cache.capacity for span in spans)
+    def _get(self, part: str, rows: int, caches) -> _Recording:
+        capacity = max(cache.capacity for cache in caches)
         recorded = self._recorded.get(part)
-        if recorded is None or not recorded.fits(rows, capacity, spans[0].cache, get_num_threads()):
+        if recorded is None or not recorded.fits(rows, capacity, caches[0], get_num_threads()):
             # Room for more, so that growing does not record anew every time.
             rows = 1 << (max(rows, LEAST if part == "front" else 1) - 1).bit_length()
             capacity = min(self._model.config.n_ctx, max(512, 2 * capacity))
-            recorded = self._recorded[part] = _Recording(self._model, part, rows, capacity, spans[0].cache)
+            recorded = self._recorded[part] = _Recording(self._model, part, rows, capacity, caches[0])
         return recorded
 
 
@@ -95,19 +100,21 @@ class _Recording:
         self.rows, self.capacity, self.cache_type = rows, capacity, cache.type
         self._model, self._config = model, model.config
         self._batch = Batch(model.config.n_layer, rows)
-        self._filled = None
         p = self._program = Program(rows)
         self.threads = p.threads
         config = self._config
         self.x = p.buffer(config.n_embd)
         self._logits = p.buffer(config.n_vocab) if part != "front" else None
-        self._angles = [(p.buffer(config.rope_pairs), p.buffer(config.rope_pairs)) for _ in model._ropes]
+        self._ids, self._greatest = p.indices(), p.indices()
+        self._id, self.greatest = memoryview(self._ids), memoryview(self._greatest)
+        self._angles = model._angles_to(capacity - 1)
         self._h = Activations(p.buffer(config.n_embd))
         self._q, self._k, self._v = p.buffer(config.n_q), p.buffer(config.n_kv), p.buffer(config.n_kv)
         self._heads = Activations(p.buffer(config.n_q))
         self._branch = p.buffer(config.n_embd)
         self._gate, self._up = p.buffer(config.n_ff), p.buffer(config.n_ff)
         self._hidden = Activations(self._up)
+        self._embeds = part != "back"
         self._residual = None     # the norm that the branch has to pass before it is added to x
         self._record(part, cache)
 
@@ -136,13 +143,16 @@ class _Recording:
             p.quantize(self._h, (self._model._output,))
         p.barrier()
         p.linear(self._h, self._model._output, None, self._logits)
+        if part == "whole":
+            p.barrier()
+            p.argmax(self._logits, self._greatest)
 
     def _attend(self, layer, index: int, cache, keys: bool, queries: bool) -> None:
         """The layer up to the residual sum; without ``keys`` they are in the cache already, without ``queries`` it ends
         when they are."""
         p, eps, h, q, k, v = self._program, self._config.eps, self._h, self._q, self._k, self._v
-        code, interleaved = _CELLS[cache.type], layer.mode == "interleaved"
-        cos, sin = self._angles[layer.rope]
+        code = _CELLS[cache.type]
+        rope = lambda x: p.rope(x, *self._angles[layer.rope], layer.mode == "interleaved", x, self._batch)
         heads_of = lambda buffer: buffer.reshape(self.rows, -1, self._config.head_dim)
         with p.chain():
             self._join()
@@ -159,12 +169,12 @@ class _Recording:
             with p.chain():
                 if layer.q_norm is not None:
                     p.rms_norm(heads_of(q), layer.q_norm, eps, heads_of(q))
-                p.rope(heads_of(q), cos, sin, interleaved, heads_of(q))
+                rope(heads_of(q))
         if keys:
             with p.chain():
                 if layer.k_norm is not None:
                     p.rms_norm(heads_of(k), layer.k_norm, eps, heads_of(k))
-                p.rope(heads_of(k), cos, sin, interleaved, heads_of(k))
+                rope(heads_of(k))
                 p.store(code, heads_of(k), cache.cell_bytes, False, self._batch, index)
                 p.store(code, heads_of(v), cache.cell_bytes, True, self._batch, index)
         p.barrier()
@@ -199,22 +209,29 @@ class _Recording:
         self._residual = layer.post_ffn_norm, self._branch
 
     def _join(self) -> None:
-        """x += branch, normalized first where the architecture says so; nothing before the first branch."""
+        """x += branch, normalized first where the architecture says so. It starts as the embedding of the tokens or, in
+        ``back``, as ``front`` has left it."""
+        p = self._program
         if self._residual is not None:
             norm, branch = self._residual
             if norm is not None:
-                self._program.rms_norm(branch, norm, self._config.eps, branch)
-            self._program.add(self.x, branch, self.x)
+                p.rms_norm(branch, norm, self._config.eps, branch)
+            p.add(self.x, branch, self.x)
+        elif self._embeds:
+            p.embedding(self._ids, self._model._embedding, self.x)
+            if self._config.arch.scale_embedding:
+                p.scale(self.x, self._config.embedding_scale, self.x)
 
     # -- running -------------------------------------------------------------------------------------------
 
-    def run(self, table, positions: np.ndarray, spans) -> np.ndarray | None:
-        """Run on ``x`` for the sequences of ``table`` (``Batch.spans``); logits [rows, n_vocab] of all rows."""
-        rows = len(positions)
-        last = max(span.end for span in spans) - 1
-        for (cos, sin), (all_cos, all_sin) in zip(self._angles, self._model._angles_to(last)):
-            all_cos.take(positions, 0, cos[:rows], "clip")
-            all_sin.take(positions, 0, sin[:rows], "clip")
-        self._batch.fill(table, [span.cache.addresses() for span in spans])
+    def run(self, ids, table, caches) -> np.ndarray | None:
+        """Logits [rows, n_vocab] of all rows: the tokens ``ids``, or None in ``back``, of the sequences of ``table``
+        (``Batch.spans``) with their ``caches``."""
+        rows = len(ids) if ids is not None else len(table)
+        if rows == 1 and ids is not None:
+            self._id[0] = ids[0]
+        elif ids is not None:
+            self._ids[:rows] = ids
+        self._batch.fill(table, [cache.addresses() for cache in caches])
         self._program.run(rows)
         return self._logits[:rows] if self._logits is not None else None

@@ -56,7 +56,7 @@ class Sampler:
         self.repeat_last = _count("repeat_last", repeat_last)
         self._random = np.random.default_rng(None if seed is None else _count("seed", seed))
 
-    def sample(self, logits: np.ndarray, recent=()) -> int:
+    def sample(self, logits: np.ndarray, recent=(), greatest: int = -1) -> int:
         """The next token.
 
         Parameters
@@ -65,19 +65,23 @@ class Sampler:
             One score per token, 1-D.
         recent : sequence of int
             The tokens so far, newest last, for the repetition penalty.
+        greatest : int
+            The index of the greatest logit, if the caller knows it and that all are finite; otherwise negative.
 
         Raises
         ------
         ValueError
             If the logits are empty or not 1-D, hold NaN or +inf, or leave no token to choose (all -inf).
         """
-        logits = np.asarray(logits)
-        if logits.ndim != 1 or logits.size == 0:
-            raise ValueError(f"logits must have one non-empty axis, got shape {logits.shape}")
-        # argmax stops at NaN, and a maximum that is a number rules out NaN, +inf and all -inf at once.
-        best = int(logits.argmax())
-        if not np.isfinite(logits[best]):
-            raise ValueError(f"logits must be numbers, the greatest is {logits[best]} (token {best})")
+        best = greatest
+        if best < 0:
+            logits = np.asarray(logits)
+            if logits.ndim != 1 or logits.size == 0:
+                raise ValueError(f"logits must have one non-empty axis, got shape {logits.shape}")
+            # argmax stops at NaN, and a maximum that is a number rules out NaN, +inf and all -inf at once.
+            best = int(logits.argmax())
+            if not np.isfinite(logits[best]):
+                raise ValueError(f"logits must be numbers, the greatest is {logits[best]} (token {best})")
         if self.repetition_penalty != 1.0 and self.repeat_last and len(recent):
             logits = self._penalized(logits, recent)
             best = int(logits.argmax())

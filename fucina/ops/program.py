@@ -25,6 +25,7 @@ from .attention import queries_of_a_task
 from .elementwise import _GATED, BINARY, UNARY
 from .linear import ACTIVATIONS, weight_args
 from .matmul import F64, PACKED, PackedWeight
+from .quantize import decoder_of
 
 _BARRIER, _CHAINED = 1, 2
 _SUMS = (np.int32, np.float32, np.int16)
@@ -73,17 +74,21 @@ class Batch:
         self.spans = np.zeros((sequences, 3), np.int64)
         self.places = np.zeros((layers, sequences, 3), np.int64)
         self.count = np.zeros(1, np.int64)
+        # Between two tokens little of Python is in the caches: views take a fraction of the time of NumPy's ways.
+        self._views = memoryview(self.count), memoryview(self.spans)
+        self._filled: list = [None] * sequences
 
     def tables(self, layer: int) -> tuple:
         """What the steps of a layer read."""
         return self.spans, self.places[layer], self.count
 
     def fill(self, spans, places) -> None:
-        """``spans`` as above, and the ``places`` [layers, 3] of each of them."""
-        self.count[0] = len(spans)
-        self.spans[: len(spans)] = spans
-        for i, place in enumerate(places):
-            self.places[:, i] = place
+        """``spans`` as above, and the ``places`` [layers, 3] of each of them, which must not change once they are here."""
+        count, table = self._views
+        count[0] = len(spans)
+        for i, (table[i, 0], table[i, 1], table[i, 2]) in enumerate(spans):
+            if places[i] is not self._filled[i]:
+                self.places[:, i] = self._filled[i] = places[i]
 
 
 class Program:
@@ -112,6 +117,10 @@ class Program:
     def buffer(self, *shape: int) -> np.ndarray:
         """An aligned float32 array [rows, *shape] for intermediate results."""
         return aligned_empty((self.rows, *shape), np.float32)
+
+    def indices(self) -> np.ndarray:
+        """An int64 array [rows] of zeros, for what differs from run to run."""
+        return np.zeros(self.rows, np.int64)
 
     def barrier(self) -> None:
         """What comes after may read what was written before."""
@@ -153,6 +162,23 @@ class Program:
         return 1 if self.threads == 1 else SHARES * self.threads
 
     # -- operations ----------------------------------------------------------------------------------------
+
+    def embedding(self, ids, table, out) -> None:
+        """``ops.embedding``: at every run the rows ``ids`` (``indices``) of a contiguous table; they must be in it."""
+        stem, given, scale = decoder_of(table)
+        data = table.data if isinstance(table, QTensor) else table
+        if not (data.flags.c_contiguous and data.flags.aligned) or out.shape != (len(ids), table.shape[1]):
+            raise ValueError(f"shapes do not fit or the table is not contiguous: ids {ids.shape}, {table!r}, out {out.shape}")
+        made = kernel(stem).dequantize_rows_step(*given, data.view(np.uint8), ids, out)
+        self._add(made, self._shares, 1, True, ids, data, out)
+        if scale is not None:
+            self.scale(out, scale, out)
+
+    def scale(self, x, s: float, out) -> None:
+        """``ops.scale``."""
+        if x.shape != out.shape:
+            raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}")
+        self._add(kernel("elementwise").scale_step(x, s, out), self._shares, x.shape[1], True, x, out)
 
     def rms_norm(self, x, weight, eps, out) -> None:
         """``ops.rms_norm`` of the rows of ``x`` [rows, n], or of the heads of [rows, heads, n]."""
@@ -200,12 +226,18 @@ class Program:
         made = kernels.matmul_step(code, w.data, x, bias, out, scratch)
         self._add(made, shares, 1, False, x, w, bias, out)
 
-    def rope(self, x, cos, sin, interleaved: bool, out) -> None:
-        """``ops.rope`` with tables [rows, pairs] that are read at every run."""
-        if x.shape != out.shape or cos.shape != sin.shape or cos.shape[0] != x.shape[0]:
+    def rope(self, x, cos, sin, interleaved: bool, out, batch: Batch) -> None:
+        """``ops.rope`` with tables [positions, pairs], which the positions of a run must not exceed."""
+        if x.shape != out.shape or cos.shape != sin.shape or 2 * cos.shape[1] > x.shape[2]:
             raise ValueError(f"shapes do not fit: x {x.shape}, tables {cos.shape}, {sin.shape}, out {out.shape}")
-        made = kernel("rope").rope_step(x, cos, sin, interleaved, out)
-        self._add(made, self._shares, 1, True, x, cos, sin, out)
+        made = kernel("rope").rope_step(x, cos, sin, interleaved, out, batch.spans)
+        self._add(made, self._shares, 1, True, x, cos, sin, out, batch)
+
+    def argmax(self, x, out) -> None:
+        """``ops.argmax`` of the rows of ``x``, to ``out`` (``indices``); -1 for a row that may hold infinities or NaN."""
+        if out.shape != x.shape[:1] or not x.size:
+            raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}")
+        self._add(kernel("reduce").finite_argmax_step(x, out), self._shares, 1, True, x, out)
 
     def store(self, code: int, x, cell_bytes: int, values: bool, batch: Batch, layer: int) -> None:
         """Append the rows of ``x`` [rows, heads, n] to the keys, or the ``values``, of their sequences."""
@@ -257,7 +289,7 @@ class Program:
             self._ready = _Linked(self._steps)
         nth = enter(1, 1)
         try:
-            kernel("program").replay_unchecked(*self._ready.arguments(rows), min(nth, self.threads))
+            self._ready.replay(rows, min(nth, self.threads))
         finally:
             leave(nth)
 
@@ -285,17 +317,19 @@ class _Linked:
         for at, step in zip(starts, steps):
             self._memory[at : at + len(step.args)] = np.frombuffer(step.args, np.uint8)
         column = lambda name: np.array([getattr(step, name) for step in steps], np.int64)
-        self._cores, self._flags, self._per_row = column("core"), column("flags"), column("per_row")
+        self._most, self._by_rows, self._per_row = column("shares"), column("by_rows") > 0, column("per_row")
         self._at = (starts[:-1] + column("rows_at")) // 8
-        self._args = starts[:-1] + self._memory.__array_interface__["data"][0]
-        self._most, self._by_rows = column("shares"), column("by_rows") > 0
-        self._counters = np.zeros(len(steps), np.int64)
+        self._table = aligned_empty((len(steps), 5), np.int64)
+        self._table[:, 0] = column("core")
+        self._table[:, 1] = starts[:-1] + self._memory.__array_interface__["data"][0]
+        self._table[:, 3] = column("flags")
         self._rows = 0
+        self._run = kernel("program").replay_unchecked
 
-    def arguments(self, rows: int) -> tuple:
-        """What ``replay_unchecked`` takes for that number of rows."""
+    def replay(self, rows: int, nth: int) -> None:
+        """Run the steps for that number of rows."""
         if rows != self._rows:
             self._memory.view(np.int64)[self._at] = rows * self._per_row
-            self._shares = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
+            self._table[:, 2] = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
             self._rows = rows
-        return self._cores, self._args, self._shares, self._flags, self._counters
+        self._run(self._table, nth)

@@ -92,15 +92,18 @@ def embedding(ids, table, *, out=None) -> np.ndarray:
     return target.done()
 
 
+def decoder_of(table) -> tuple[str, list, float | None]:
+    """How rows of a QTensor or of a plain array are decoded: kernel family, its first arguments, a factor or None."""
+    if not isinstance(table, QTensor):
+        return "dequantize", [_WIDEN[table.dtype.name], 1], None
+    spec = table.spec
+    return spec.decoder, [spec.number, spec.nbytes, *([lattices.grid(spec.lattice)] if spec.lattice else [])], table.scale
+
+
 def _decode(table, data, ids, out):
     """Rows ``ids`` of ``data``, the bytes of a QTensor or of a plain array."""
     data = data if data.flags.c_contiguous else np.ascontiguousarray(data)
-    if isinstance(table, QTensor):
-        spec = table.spec
-        stem, given, scale = spec.decoder, [spec.number, spec.nbytes], table.scale
-        given += [lattices.grid(spec.lattice)] if spec.lattice else []
-    else:
-        stem, given, scale = "dequantize", [_WIDEN[table.dtype.name], 1], None
+    stem, given, scale = decoder_of(table)
     nth = enter(out.size, GATE)
     try:
         kernel(stem).dequantize_rows_into_unchecked(*given, data, ids, out, nth)
