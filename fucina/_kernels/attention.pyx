@@ -8,12 +8,13 @@ over j per feature. Nothing depends on which queries share the call or on thread
 chunks or token by token gives the same bits. Keys beyond a query's own limits are never read on its behalf.
 
 A task is a tile of queries times some heads that share a key-value head; its rows are (query, head) pairs. Keys are
-widened and transposed 16 at a time into a panel [d][16] and multiplied with the 6 x 16 tile, so a key is converted once
-for all rows; scores stay in scratch [rows][keys]. Values are widened in panels [keys][16 features], 128 keys (8 KiB) at
-a time. Rows of a tile share the keys that all of them see; ragged ends are done row by row.
+turned 16 at a time into a panel [d][16] (``turn.pxd``) and multiplied with the 6 x 16 tile, so a key is turned once for all
+rows; scores stay in scratch [rows][keys]. Values are taken 16 features at a time, 128 keys long: by the tile itself where
+they lie, out of a panel [keys][16 features] where they have scales. Rows of a tile share the keys that all of them see;
+ragged ends are done row by row.
 
 One query, as in generation, with up to four heads of a group: keys and values are used as they are loaded, once for all
-these heads. f16 keys become lanes on the way (``dense_stream.pxd``), values need no turning.
+these heads, and what comes next is fetched meanwhile. Keys become lanes on the way, values need no turning.
 """
 
 from libc.math cimport INFINITY
@@ -23,17 +24,19 @@ from libc.string cimport memcpy, memset
 from act cimport f8_load_i8
 from blocks cimport Q8_0
 from dense_stream cimport Row1, Row2, Row3, Row4, Rows, stream
-from micro cimport R1, rows_by_16, tile16
+from micro cimport Apart, F16Apart, F16Panel, Panel, rows_by_16
 from simd cimport (
-    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_transpose,
-    f8_zero, fu_f16_f32,
+    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub,
+    f8_zero, fu_f16_f32, fu_prefetch,
 )
 from span cimport Batch, Place, Span
 from team cimport core_t, run_team, step_of
+from turn cimport stream_q8_0, turn_f16, turn_f32, turn_q8_0
 from vmath cimport f8_exp, load_part, store_part
 
 cdef enum:
     KEYS = 128      # keys per value panel
+    FEW_KEYS = 32   # keys that few rows take at a time, so that values are fetched in the order of memory
     FEW = 4         # heads of one query that use keys and values as they are loaded
 
 ctypedef fused Cell:
@@ -77,23 +80,23 @@ cdef inline float load1(const Cell* p, Py_ssize_t i) noexcept nogil:
         return fu_f16_f32(p[i >> 5].d) * <float> p[i >> 5].qs[i & 31]
 
 
-cdef void pack_keys(const Cell* tag, const char* k, Py_ssize_t stride, int count, Py_ssize_t d, float* panel) noexcept nogil:
-    """Up to 16 keys to [d][16]; missing keys repeat the last."""
-    cdef f8 r[8]
-    cdef Py_ssize_t e = 0
-    cdef int i, g
-    while e + 8 <= d:
-        for g in range(2):
-            for i in range(8):
-                r[i] = load8(<const Cell*> (k + min(8 * g + i, count - 1) * stride), e)
-            f8_transpose(r)
-            for i in range(8):
-                f8_store(panel + 16 * (e + i) + 8 * g, r[i])
-        e += 8
-    while e < d:
-        for i in range(16):
-            panel[16 * e + i] = load1(<const Cell*> (k + min(i, count - 1) * stride), e)
-        e += 1
+cdef void scores(const Cell* tag, const char* k, Py_ssize_t stride, Py_ssize_t count, int rows, const float* q,
+                 Py_ssize_t d, float* panel, float* s, Py_ssize_t width) noexcept nogil:
+    """s [rows, count] = q [rows, d] times ``count`` keys; up to 15 more are written."""
+    cdef Py_ssize_t j = 0
+    cdef int n
+    while j < count:
+        n = <int> min(<Py_ssize_t> 16, count - j)
+        if Cell is uint16_t:
+            turn_f16(k + j * stride, stride, n, d, <uint16_t*> panel)
+            rows_by_16(rows, <const F16Panel*> NULL, q, d, <const char*> panel, 0, d, s + j, width, True)
+        else:
+            if Cell is Q8_0:
+                turn_q8_0(k + j * stride, stride, n, d, panel)
+            else:
+                turn_f32(k + j * stride, stride, n, d, panel)
+            rows_by_16(rows, <const Panel*> NULL, q, d, <const char*> panel, 0, d, s + j, width, True)
+        j += 16
 
 
 cdef void pack_values(const Cell* tag, const char* v, Py_ssize_t stride, Py_ssize_t count, Py_ssize_t e, Py_ssize_t d,
@@ -112,6 +115,20 @@ cdef void pack_values(const Cell* tag, const char* v, Py_ssize_t stride, Py_ssiz
                 panel[16 * j + i] = load1(p, e + i) if e + i < d else 0
 
 
+cdef inline void weigh(const Cell* tag, bint whole, int rows, const float* p, Py_ssize_t ldp, const char* v,
+                       Py_ssize_t stride, Py_ssize_t count, float* y, Py_ssize_t ldy) noexcept nogil:
+    """y [rows, 16] += p [rows, count] times 16 features of ``count`` values: as they are stored or, not ``whole``, as
+    ``pack_values`` leaves them."""
+    if count <= 0:
+        return
+    if Cell is uint16_t and whole:
+        rows_by_16(rows, <const F16Apart*> NULL, p, ldp, v, stride, count, y, ldy, False)
+    elif whole:
+        rows_by_16(rows, <const Apart*> NULL, p, ldp, v, stride, count, y, ldy, False)
+    else:
+        rows_by_16(rows, <const Panel*> NULL, p, ldp, v, stride, count, y, ldy, False)
+
+
 cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py_ssize_t stride, Py_ssize_t count,
                             const float* p, Py_ssize_t ldp, Py_ssize_t d, float* y, Py_ssize_t ldy) noexcept nogil:
     """y [rows, d] += p [rows, count] times ``count`` values; d is a multiple of 32."""
@@ -119,6 +136,7 @@ cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py
     cdef f8 x[4]
     cdef f8 w
     cdef int n, i
+    cdef const char* at
     cdef int vectors = 4 if sizeof(Rows) <= 3 else 2
     cdef Py_ssize_t e = 0, j
     while e < d:
@@ -126,10 +144,14 @@ cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py
             for i in range(vectors):
                 s[vectors * n + i] = f8_load(y + n * ldy + e + 8 * i)
         for j in range(count):
+            at = v + j * stride + (4 * e if Cell is float else 2 * e if Cell is uint16_t else 34 * (e >> 5))
+            fu_prefetch(at + count * stride)
+            if Cell is float:
+                fu_prefetch(at + count * stride + 64)
             for n in range(<int> sizeof(Rows)):
                 x[n] = f8_set1(p[n * ldp + j])
             for i in range(vectors):
-                w = load8(<const Cell*> (v + j * stride), e + 8 * i)
+                w = load8(<const Cell*> at, (e & 31 if Cell is Q8_0 else 0) + 8 * i)
                 for n in range(<int> sizeof(Rows)):
                     s[vectors * n + i] = f8_fma(x[n], w, s[vectors * n + i])
         for n in range(<int> sizeof(Rows)):
@@ -144,13 +166,15 @@ cdef inline Py_ssize_t few_keys(const Rows* rows, const Cell* tag, const char* k
     cdef char c[256]
     cdef Py_ssize_t j = 0
     cdef int n
-    if Cell is not Q8_0:
-        while j + 16 <= count:
+    while j + 16 <= count:
+        if Cell is Q8_0:
+            stream_q8_0(rows, k + j * stride, stride, d, q, s + j, width)
+        else:
             memset(c, 0, 64 * sizeof(Rows))
-            stream(rows, <const Cell*> (k + j * stride), stride, d, <const char*> q, 4 * d, c)
+            stream(rows, <const Cell*> (k + j * stride), stride, d, <const char*> q, 4 * d, c, 16 * stride)
             for n in range(<int> sizeof(Rows)):
                 memcpy(s + n * width + j, c + 64 * n, 64)
-            j += 16
+        j += 16
     return j
 
 
@@ -163,16 +187,13 @@ cdef inline void few_rows(const Rows* rows, const Cell* tag, const Args* a, cons
     k += lo * a.k_row
     v += lo * a.v_row
     j = few_keys(rows, tag, k, a.k_row, hi - lo, q, a.d, s, width)
-    while j < hi - lo:
-        pack_keys(tag, k + j * a.k_row, a.k_row, <int> min(<Py_ssize_t> 16, hi - lo - j), a.d, panel)
-        rows_by_16(<int> sizeof(Rows), q, a.d, panel, a.d, s + j, width, True)
-        j += 16
+    scores(tag, k + j * a.k_row, a.k_row, hi - lo - j, <int> sizeof(Rows), q, a.d, panel, s + j, width)
     for n in range(<Py_ssize_t> sizeof(Rows)):
         total[n] = soften(s + n * width, hi - lo, a.scale, NULL)
     memset(y, 0, sizeof(Rows) * a.d * sizeof(float))
     j = 0
     while j < hi - lo:
-        count = min(<Py_ssize_t> KEYS, hi - lo - j)
+        count = min(<Py_ssize_t> FEW_KEYS, hi - lo - j)
         few_values(rows, tag, v + j * a.v_row, a.v_row, count, s + j, width, a.d, y, a.d)
         j += count
     for n in range(<Py_ssize_t> sizeof(Rows)):
@@ -242,10 +263,13 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     cdef float* s = y + rows * dp                           # [rows][width]
     cdef const char* k = a.k + kv_head * a.k_head
     cdef const char* v = a.v + kv_head * a.v_head
-    cdef Py_ssize_t r, i, j, e, n, g, gn, pos, b0, b1, c0, c1
+    cdef Py_ssize_t r, i, e, n, g, gn, pos, b0, b1, c0, c1
     cdef Py_ssize_t rlo, rhi
     cdef float total
     cdef float* row
+    cdef const char* values
+    cdef Py_ssize_t pitch
+    cdef bint whole, all_see
     if nq == 1 and nheads <= FEW and a.d % 32 == 0 and a.bias == NULL:
         row = <float*> a.q + (query * a.heads + head) * a.d
         hi = first + 1 if a.causal else a.kv_seq
@@ -261,11 +285,7 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     for r in range(rows):
         for e in range(a.d):
             qrows[r * a.d + e] = a.q[((query + r // nheads) * a.heads + head + r % nheads) * a.d + e]
-    j = lo
-    while j < hi:
-        pack_keys(tag, k + j * a.k_row, a.k_row, <int> min(<Py_ssize_t> 16, hi - j), a.d, panel)
-        rows_by_16(<int> rows, qrows, a.d, panel, a.d, s + (j - lo), width, True)
-        j += 16
+    scores(tag, k + lo * a.k_row, a.k_row, hi - lo, <int> rows, qrows, a.d, panel, s, width)
     for r in range(rows):
         pos = first + r // nheads
         rlo = max(<Py_ssize_t> 0, pos - a.window + 1) if a.window > 0 else 0
@@ -279,10 +299,20 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     b0 = lo
     while b0 < hi:
         b1 = min(b0 + KEYS, hi)
+        all_see = (not a.causal or b1 <= first + 1) and (a.window <= 0 or b0 > first + nq - 1 - a.window)
         e = 0
         while e < dp:
-            pack_values(tag, v + b0 * a.v_row, a.v_row, b1 - b0, e, a.d, panel)
+            # A tile reads sixteen features where they are, unless a head ends among them or a block has a scale.
+            whole = Cell is not Q8_0 and e + 16 <= a.d
+            values, pitch = <const char*> panel, 64
+            if whole:
+                values, pitch = v + b0 * a.v_row + e * <Py_ssize_t> sizeof(Cell), a.v_row
+            else:
+                pack_values(tag, v + b0 * a.v_row, a.v_row, b1 - b0, e, a.d, panel)
             g = 0
+            if all_see:
+                weigh(tag, whole, <int> rows, s + (b0 - lo), width, values, pitch, b1 - b0, y + e, dp)
+                g = rows
             while g < rows:
                 gn = min(<Py_ssize_t> 6, rows - g)
                 # Keys that all gn rows see: from the last row's lo to the first row's hi.
@@ -295,19 +325,16 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
                     pos = first + r // nheads
                     i = max(b0, pos - a.window + 1) if a.window > 0 else b0
                     n = min(c0, pos + 1 if a.causal else a.kv_seq)
-                    if n > i:
-                        tile16(<const R1*> NULL, s + r * width + (i - lo), width, panel + 16 * (i - b0), n - i,
-                               y + r * dp + e, dp, False)
-                if c1 > c0:
-                    rows_by_16(<int> gn, s + g * width + (c0 - lo), width, panel + 16 * (c0 - b0), c1 - c0,
-                               y + g * dp + e, dp, False)
+                    weigh(tag, whole, 1, s + r * width + (i - lo), width, values + (i - b0) * pitch, pitch, n - i,
+                          y + r * dp + e, dp)
+                weigh(tag, whole, <int> gn, s + g * width + (c0 - lo), width, values + (c0 - b0) * pitch, pitch, c1 - c0,
+                      y + g * dp + e, dp)
                 for r in range(g, g + gn):
                     pos = first + r // nheads
                     i = max(c1, pos - a.window + 1) if a.window > 0 else c1
                     n = min(b1, pos + 1 if a.causal else a.kv_seq)
-                    if n > i:
-                        tile16(<const R1*> NULL, s + r * width + (i - lo), width, panel + 16 * (i - b0), n - i,
-                               y + r * dp + e, dp, False)
+                    weigh(tag, whole, 1, s + r * width + (i - lo), width, values + (i - b0) * pitch, pitch, n - i,
+                          y + r * dp + e, dp)
                 g += gn
             e += 16
         b0 = b1

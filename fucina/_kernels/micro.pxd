@@ -78,8 +78,8 @@ ctypedef fused Order:
     ByColumn
     Grouped
 
-# How b goes on along p: as a panel, at any distance, or as a panel of 16-bit numbers. Their conversions fit between the
-# multiply-adds: a pass of its own cost as much as six rows (AMD Zen 3, 2026-11).
+# How b goes on along p: as a panel, at any distance, or as 16-bit numbers in a panel or at any distance. Their conversions
+# fit between the multiply-adds: a pass of its own cost as much as six rows (AMD Zen 3, 2026-11).
 cdef struct Panel:
     char[1] x
 
@@ -92,11 +92,15 @@ cdef struct F16Panel:
 cdef struct BF16Panel:
     char[4] x
 
+cdef struct F16Apart:
+    char[5] x
+
 ctypedef fused Pitch:
     Panel
     Apart
     F16Panel
     BF16Panel
+    F16Apart
 
 # How many values of p a turn of the loop takes; Fetching prefetches at each of its four.
 cdef struct One:
@@ -168,7 +172,7 @@ cdef inline Py_ssize_t down_a(const Order* order, const Vec* vec, Py_ssize_t lda
 cdef inline Py_ssize_t along_b(const Pitch* pitch, Py_ssize_t ldb) noexcept nogil:
     if Pitch is Panel:
         return 64
-    elif Pitch is Apart:
+    elif Pitch is Apart or Pitch is F16Apart:
         return ldb
     else:
         return 32
@@ -176,7 +180,7 @@ cdef inline Py_ssize_t along_b(const Pitch* pitch, Py_ssize_t ldb) noexcept nogi
 
 cdef inline Vec columns(const Pitch* pitch, const Vec* vec, const char* b, int half) noexcept nogil:
     """Half a panel at one value of p."""
-    if Vec is f8 and Pitch is F16Panel:
+    if Vec is f8 and (Pitch is F16Panel or Pitch is F16Apart):
         return f8_load_f16(<const uint16_t*> (b + 16 * half))
     elif Vec is f8 and Pitch is BF16Panel:
         return f8_load_bf16(<const uint16_t*> (b + 16 * half))
@@ -256,7 +260,7 @@ cdef inline void tile(const Shape* shape, const Order* order, const Pitch* pitch
     """
     cdef Py_ssize_t done = kc // 4 * 4
     if done > 0:
-        if Pitch is not Apart and sizeof(Shape) % 8 == 1 and pace:
+        if Pitch is not Apart and Pitch is not F16Apart and sizeof(Shape) % 8 == 1 and pace:
             run(shape, order, pitch, vec, <const Fetching*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, fresh,
                 soon, pace)
         else:
@@ -287,22 +291,16 @@ cdef inline void tile_of(int rows, const Order* order, const Pitch* pitch, const
         tile(<const T11*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
 
 
-cdef inline void tile16(const T11* tag, const float* a, Py_ssize_t lda, const float* b, Py_ssize_t kc, float* c,
-                        Py_ssize_t ldc, bint fresh) noexcept nogil:
-    """One row of f32 against one panel ``b`` [kc, 16]."""
-    tile(tag, <const ByRow*> NULL, <const Panel*> NULL, <const f8*> NULL, <const char*> a, 0, <const char*> b, 64, 0, kc,
-         <char*> c, 0, fresh, NULL, 0)
-
-
-cdef inline void rows_by_16(int rows, const float* a, Py_ssize_t lda, const float* b, Py_ssize_t kc, float* c,
-                            Py_ssize_t ldc, bint fresh) noexcept nogil:
-    """Any number of rows of f32 against one panel ``b`` [kc, 16]; distances are in numbers."""
+cdef inline void rows_by_16(int rows, const Pitch* pitch, const float* a, Py_ssize_t lda, const char* b, Py_ssize_t ldb,
+                            Py_ssize_t kc, float* c, Py_ssize_t ldc, bint fresh) noexcept nogil:
+    """Any number of rows of f32 against one panel ``b`` [kc, 16], which goes on every ``ldb`` bytes where its pitch does
+    not say; ``lda`` and ``ldc`` are in numbers."""
     cdef int n
     while rows > 0:
         # Never a single row at the end: 7 is 4 + 3.
         n = rows if rows <= 6 else 4 if rows == 7 else 6
-        tile_of(n, <const ByRow*> NULL, <const Panel*> NULL, <const f8*> NULL, <const char*> a, 4 * lda, <const char*> b,
-                64, kc, <char*> c, 4 * ldc, fresh, NULL, 0)
+        tile_of(n, <const ByRow*> NULL, pitch, <const f8*> NULL, <const char*> a, 4 * lda, b, ldb, kc, <char*> c, 4 * ldc,
+                fresh, NULL, 0)
         a += n * lda
         c += n * ldc
         rows -= n

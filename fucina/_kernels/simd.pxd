@@ -54,6 +54,7 @@ cdef extern from "simd.h" nogil:
     w8 w8_shl16(w8 a, int n)
     w8 w8_shr32(w8 a, int n)
     w8 w8_shl32(w8 a, int n)
+    w8 w8_sar32(w8 a, int n)
     w8 w8_add16(w8 a, w8 b)
     w8 w8_add32(w8 a, w8 b)
     w8 w8_sub32(w8 a, w8 b)
@@ -91,5 +92,8 @@ cdef extern from "simd.h" nogil:
     f8 f8_from_f16_half(w8 v, int which)
     void f8_load_columns(const void* p, long stride, f8* columns)
     void w8_load_columns16(const void* p, long stride, w8* columns)
+    void w8_transpose16(w8* r)
+    void w8_transpose32(w8* r)
+    void w8_store_half(void* p, w8 v, int high)
 
     const char* fu_zeros     # 64 bytes of zeros

@@ -258,6 +258,7 @@ FU w8 w8_shr16(w8 a, int n) { return (w8)((fu_u16)a >> n); }
 FU w8 w8_shl16(w8 a, int n) { return (w8)((fu_u16)a << n); }
 FU w8 w8_shr32(w8 a, int n) { return (w8)((fu_u32)a >> n); }
 FU w8 w8_shl32(w8 a, int n) { return (w8)((fu_u32)a << n); }
+FU w8 w8_sar32(w8 a, int n) { return (w8)((fu_i32)a >> n); }
 FU w8 w8_add16(w8 a, w8 b) { return (w8)((fu_u16)a + (fu_u16)b); }
 FU w8 w8_add32(w8 a, w8 b) { return (w8)((fu_u32)a + (fu_u32)b); }
 FU w8 w8_sub32(w8 a, w8 b) { return (w8)((fu_u32)a - (fu_u32)b); }
@@ -534,15 +535,13 @@ FU f8 f8_from_f16_half(w8 v, int which) {
 #endif
 }
 
-/* Sixteen 16-bit values of eight rows, `stride` bytes apart: r[j] holds column j in its low and column j + 8 in its high
- * half. */
-FU void w8_load_columns16(const void* p, long stride, w8* r) {
+/* Sixteen 16-bit values of eight rows: r[j] then holds column j in its low and column j + 8 in its high half. */
+FU void w8_transpose16(w8* r) {
 #ifdef FU_AVX2
-    __m256i a[8], s[8], t[8];
-    for (int i = 0; i < 8; i++) a[i] = _mm256_loadu_si256((const __m256i*)((const char*)p + i * stride));
+    __m256i s[8], t[8];
     for (int i = 0; i < 4; i++) {
-        s[2 * i] = _mm256_unpacklo_epi16(a[2 * i], a[2 * i + 1]);
-        s[2 * i + 1] = _mm256_unpackhi_epi16(a[2 * i], a[2 * i + 1]);
+        s[2 * i] = _mm256_unpacklo_epi16((__m256i)r[2 * i], (__m256i)r[2 * i + 1]);
+        s[2 * i + 1] = _mm256_unpackhi_epi16((__m256i)r[2 * i], (__m256i)r[2 * i + 1]);
     }
     for (int i = 0; i < 2; i++)
         for (int j = 0; j < 2; j++) {
@@ -554,16 +553,33 @@ FU void w8_load_columns16(const void* p, long stride, w8* r) {
         r[2 * j + 1] = (w8)_mm256_unpackhi_epi64(t[j], t[4 + j]);
     }
 #else
-    for (int j = 0; j < 8; j++) {
-        uint16_t col[16];
+    uint16_t old[8][16], new[8][16];
+    memcpy(old, r, sizeof(old));
+    for (int j = 0; j < 8; j++)
         for (int i = 0; i < 8; i++) {
-            memcpy(col + i, (const char*)p + i * stride + 2 * j, 2);
-            memcpy(col + 8 + i, (const char*)p + i * stride + 2 * j + 16, 2);
+            new[j][i] = old[i][j];
+            new[j][8 + i] = old[i][8 + j];
         }
-        memcpy(r + j, col, 32);
-    }
+    memcpy(r, new, sizeof(new));
 #endif
 }
+
+/* The same of rows that are `stride` bytes apart. */
+FU void w8_load_columns16(const void* p, long stride, w8* r) {
+    for (int i = 0; i < 8; i++) r[i] = w8_load((const char*)p + i * stride);
+    w8_transpose16(r);
+}
+
+/* Eight 32-bit values of eight rows: r[j] then holds column j. */
+FU void w8_transpose32(w8* r) {
+    f8 t[8];
+    for (int i = 0; i < 8; i++) t[i] = (f8)r[i];
+    f8_transpose(t);
+    for (int i = 0; i < 8; i++) r[i] = (w8)t[i];
+}
+
+/* The low half, or the high one, to memory. */
+FU void w8_store_half(void* p, w8 v, int high) { memcpy(p, (const char*)&v + 16 * high, 16); }
 
 /* ---- constants ------------------------------------------------------------------------------------------ */
 
