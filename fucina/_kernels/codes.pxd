@@ -14,7 +14,7 @@ Codes are unsigned where a bias makes them so; what the bias adds is in the pair
 
 from libc.stdint cimport int8_t, uint8_t
 
-from simd cimport f8, f8_store, w8, w8_store
+from simd cimport f8, f8_store, w8, w8_shl16, w8_shr16, w8_store
 
 cdef enum:
     UNIT_32 = 288
@@ -39,14 +39,13 @@ cdef extern from "codes.h" nogil:
     w8 w8_sub8(w8 a, w8 b)
     w8 w8_add8(w8 a, w8 b)
     w8 w8_trit(w8 x)
-    w8 w8_every4(w8 a)
-    w8 w8_every8(w8 a)
-    w8 w8_dot_bits(w8 word, const int8_t* a)
-    w8 w8_dot_crumbs(w8 word, const int8_t* a)
+    w8 w8_dot_bits8(w8 word, const int8_t* a)
+    w8 w8_dot_crumbs4(w8 word, w8 next, const int8_t* a)
     w8 w8_byte_i32(w8 a, int k)
     w8 w8_table16(w8 index, const int8_t* table)
     f8 f8_e8m0_half(const uint8_t* p)
-    f8 f8_ue4m3_half(w8 lanes)
+    w8 w8_ue4m3(w8 v)
+    f8 f8_ue4m3_half(w8 v, int k)
     w8 w8_even_parity(w8 x)
     w8 w8_dot4_s(const w8* w, const int8_t* a)
     w8 w8_mul_s8(w8 w, const int8_t* a)
@@ -61,6 +60,11 @@ cdef extern from "codes.h" nogil:
     w8 w8_spread8(w8 a, int k)
     void w8_points4(const uint8_t* grid, const char* at, int wide, w8* w)
     void w8_points8(const uint8_t* grid, const char* at, int wide, w8* w)
+
+
+cdef inline w8 w8_move16(w8 v, int n) noexcept nogil:
+    """Bits ``n`` places up or, below zero, down."""
+    return w8_shl16(v, n) if n >= 0 else w8_shr16(v, -n)
 
 
 cdef inline void put(char* to, int word, w8 codes) noexcept nogil:

@@ -161,8 +161,9 @@ cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noex
     cdef int streams = 2 if a.size == 256 else 4
     cdef Py_ssize_t each = (end - start + streams - 1) // streams
     cdef Py_ssize_t nb = a.k // a.block
-    # Blocks: about a kilobyte of a panel. Points of a lattice keep the core busier than the memory: longer turns.
-    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, 144 // a.nbytes)
+    # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
+    # memory: longer turns.
+    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
     cdef Py_ssize_t i, j, b, at
     cdef int s, rows

@@ -11,7 +11,7 @@ from libc.stdint cimport int8_t, uint8_t
 from libc.string cimport memcpy
 
 from codes cimport expand_t, row_t
-from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, w8_transpose4
+from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, fu_prefetch_here, w8_transpose4
 from team cimport core_t
 
 # Columns of an activation tile. 16 columns of k = 4096 and their scales are 72 KiB (second-level cache), of
@@ -47,11 +47,16 @@ cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:
     return (n + 63) & ~<Py_ssize_t> 63
 
 
+cdef inline void fetch_line(const char* p) noexcept nogil:
+    """The line ``AHEAD`` bytes later."""
+    fu_prefetch_here(p + AHEAD)
+
+
 cdef inline void fetch_ahead(const char* p, int nbytes) noexcept nogil:
     """What comes ``AHEAD`` bytes later."""
     cdef int i
     for i in range((nbytes + 63) // 64):
-        fu_prefetch(p + AHEAD + 64 * i)
+        fetch_line(p + 64 * i)
 
 
 cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, const int nbytes,

@@ -279,10 +279,10 @@ cdef inline void row_points(const Points* p, Py_ssize_t nb, const uint8_t* grid,
     cdef Py_ssize_t b
     cdef int j
     for b in range(nb):
+        fetch_ahead(block, 8 * sizeof(Points))
         head(p, block, &h)
         total, sums = w8_zero(), w8_zero()
         for j in range(8):
-            fetch_ahead(block + <int> sizeof(Points) * j, sizeof(Points))
             total = w8_add32(total, dot_scaled(p, &h, grid, j, 0, qs))
             total = w8_add32(total, dot_scaled(p, &h, grid, j, 1, qs))
             if Points is IQ1_S or Points is IQ1_M:

@@ -15,7 +15,9 @@ cdef extern from "simd.h" nogil:
     float fu_bf16_f32(uint16_t h)
     uint16_t fu_f32_bf16(float f)
     void fu_prefetch(const void* p)
+    void fu_prefetch_here(const void* p)
     void fu_touch(const void* p)
+    w8 w8_here(w8 v)
 
     f8 f8_load(const float* p)
     void f8_store(float* p, f8 v)
@@ -54,6 +56,7 @@ cdef extern from "simd.h" nogil:
     w8 w8_shl16(w8 a, int n)
     w8 w8_shr32(w8 a, int n)
     w8 w8_shl32(w8 a, int n)
+    w8 w8_sar16(w8 a, int n)
     w8 w8_sar32(w8 a, int n)
     w8 w8_add16(w8 a, w8 b)
     w8 w8_add32(w8 a, w8 b)

@@ -115,12 +115,14 @@ FU f8 f8_e8m0_half(const uint8_t* p) {
     return (f8)((((e - 1) << 23) & ~tiny) | ((0x00200000u << (e & 1)) & tiny));
 }
 
-/* Half of an unsigned float of 4 exponent and 3 mantissa bits in the low 7 bits of a lane of 8; 127 counts as zero.
- * Its bits in the places of a binary32 are the number times 2^-120, exact also where it is subnormal. */
-FU f8 f8_ue4m3_half(w8 lanes) {
-    fu_u32 s = (fu_u32)lanes;
-    f8 v = (f8)((s & 127) << 20) * 0x1p119f;
-    return (f8)((fu_u32)v & (fu_u32)(s != 127));
+/* Unsigned floats of 4 exponent and 3 mantissa bits in the low 7 bits of bytes: 127 counts as zero. */
+FU w8 w8_ue4m3(w8 v) { return v & ~(w8)((fu_u8)v == 127); }
+
+/* Half of number k of every lane of them. Its bits in the places of a binary32 are the number times 2^-120, exact also
+ * where it is subnormal. */
+FU f8 f8_ue4m3_half(w8 v, int k) {
+    fu_u32 s = k < 3 ? (fu_u32)v << (20 - 8 * k) : (fu_u32)v >> 4;
+    return (f8)(s & (127u << 20)) * 0x1p119f;
 }
 
 /* Bytes of 7 bits become bytes of 8 bits with an even number of ones. */
@@ -156,18 +158,30 @@ FU w8 w8_trit(w8 x) {
 #endif
 }
 
-/* Bytes 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of both halves. */
-FU w8 w8_every4(w8 a) {
-    const fu_u8 v = (fu_u8)a, from = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
-                                      16, 20, 24, 28, 17, 21, 25, 29, 18, 22, 26, 30, 19, 23, 27, 31};
-    return (w8)__builtin_shuffle(v, from);
+/* Bytes k, k + 4, k + 8 and k + 12 of sixteen in every lane. */
+FU w8 w8_every4(const int8_t* a, int k) {
+#ifdef FU_AVX2
+    return (w8)_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)a)),
+                                   _mm256_set1_epi32(0x0c080400 + 0x01010101 * k));
+#else
+    const uint8_t* p = (const uint8_t*)a + k;
+    return w8_set1_i32((int)(p[0] | p[4] << 8 | p[8] << 16 | (uint32_t)p[12] << 24));
+#endif
 }
 
-/* Bytes 0, 8, 16, 24, then 1, 9, 17, 25 and so on. */
-FU w8 w8_every8(w8 a) {
-    const fu_u8 v = (fu_u8)a, from = {0, 8, 16, 24, 1, 9, 17, 25, 2, 10, 18, 26, 3, 11, 19, 27,
-                                      4, 12, 20, 28, 5, 13, 21, 29, 6, 14, 22, 30, 7, 15, 23, 31};
-    return (w8)__builtin_shuffle(v, from);
+/* Bytes k, k + 8, k + 16 and k + 24 of 32 in every lane. */
+FU w8 w8_every8(const int8_t* a, int k) {
+#ifdef FU_AVX2
+    const __m256i pairs = _mm256_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15,
+                                           0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15);
+    __m256i u = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)a)), pairs);
+    __m256i v = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)(a + 16))), pairs);
+    u = k < 4 ? _mm256_unpacklo_epi16(u, v) : _mm256_unpackhi_epi16(u, v);
+    return (w8)_mm256_shuffle_epi8(u, _mm256_set1_epi32(0x03020100 + 0x04040404 * (k & 3)));
+#else
+    const uint8_t* p = (const uint8_t*)a + k;
+    return w8_set1_i32((int)(p[0] | p[8] << 8 | p[16] << 16 | (uint32_t)p[24] << 24));
+#endif
 }
 
 /* Signed byte k of every lane. */
@@ -181,22 +195,29 @@ FU void codes_of_bits(char* to, w8 word, int value) {
     for (int g = 0; g < 8; g++) w8_store(to + 32 * g, w8_bit_mask(word, g) & w8_set1_u8(value));
 }
 
-/* Products of the 32 bits of every lane with activations in the order of w8_every8, in i16. */
-FU w8 w8_dot_bits(w8 word, const int8_t* a) {
-    w8 s = w8_zero();
-#pragma GCC unroll 8
-    for (int g = 0; g < 8; g++)
-        s = w8_add16(s, w8_maddubs(w8_shr16(word, g) & w8_set1_u8(1), w8_bcast32(a + 4 * g)));
+/* Products of the 32 bits of every lane with activations, in i16, eightfold: bits stay where they are in their nibbles,
+ * and sums of lower ones are doubled on the way, 8 * 2 * 127 * 8 = 16256. */
+FU w8 w8_dot_bits8(w8 word, const int8_t* a) {
+    w8 high = w8_shr16(word, 4), s = w8_zero();
+#pragma GCC unroll 4
+    for (int g = 0; g < 4; g++) {
+        w8 bit = w8_set1_u8(1 << g);
+        w8 t = w8_add16(w8_maddubs(word & bit, w8_every8(a, g)), w8_maddubs(high & bit, w8_every8(a, g + 4)));
+        s = w8_add16(w8_add16(s, s), t);
+    }
     return s;
 }
 
-/* The same with 16 fields of two bits, and activations in the order of w8_every4. */
-FU w8 w8_dot_crumbs(w8 word, const int8_t* a) {
-    w8 s = w8_zero();
+/* The same with two words of 16 fields of two bits each, fourfold: 4 * 2 * 127 * (12 + 4 * 3) = 24384. */
+FU w8 w8_dot_crumbs4(w8 word, w8 next, const int8_t* a) {
+    w8 low = w8_set1_u8(3), high = w8_set1_u8(12), s = w8_zero(), t = w8_zero();
 #pragma GCC unroll 4
-    for (int g = 0; g < 4; g++)
-        s = w8_add16(s, w8_maddubs(w8_shr16(word, 2 * g) & w8_set1_u8(3), w8_bcast32(a + 4 * g)));
-    return s;
+    for (int g = 0; g < 4; g++) {
+        w8 v = w8_shr16(g & 2 ? next : word, 4 * (g & 1));
+        s = w8_add16(s, w8_maddubs(v & low, w8_every4(a + 8 * (g & 2), 2 * (g & 1))));
+        t = w8_add16(t, w8_maddubs(v & high, w8_every4(a + 8 * (g & 2), 2 * (g & 1) + 1)));
+    }
+    return w8_add16(w8_shl16(s, 2), t);
 }
 
 /* The sixteen fields of two bits of every lane to four words. */

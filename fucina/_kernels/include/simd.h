@@ -249,8 +249,9 @@ FU void f8_transpose(f8* r) {
 FU w8 w8_load(const void* p) { w8 v; memcpy(&v, p, 32); return v; }
 FU void w8_store(void* p, w8 v) { memcpy(p, &v, 32); }
 FU w8 w8_zero(void) { return (w8){0}; }
-FU w8 w8_set1_u8(int x) { uint8_t b = (uint8_t)x; fu_u8 v; for (int i = 0; i < 32; i++) v[i] = b; return (w8)v; }
-FU w8 w8_set1_i16(int x) { int16_t b = (int16_t)x; fu_i16 v; for (int i = 0; i < 16; i++) v[i] = b; return (w8)v; }
+/* No loops over lanes: a memset counts as a call, and loops around a call do not unroll. */
+FU w8 w8_set1_u8(int x) { return (w8)((fu_u8){0} + (uint8_t)x); }
+FU w8 w8_set1_i16(int x) { return (w8)((fu_i16){0} + (int16_t)x); }
 FU w8 w8_set1_i32(int x) { return (w8)(fu_i32){x, x, x, x, x, x, x, x}; }
 FU w8 w8_and(w8 a, w8 b) { return a & b; }
 FU w8 w8_or(w8 a, w8 b) { return a | b; }
@@ -258,6 +259,7 @@ FU w8 w8_shr16(w8 a, int n) { return (w8)((fu_u16)a >> n); }
 FU w8 w8_shl16(w8 a, int n) { return (w8)((fu_u16)a << n); }
 FU w8 w8_shr32(w8 a, int n) { return (w8)((fu_u32)a >> n); }
 FU w8 w8_shl32(w8 a, int n) { return (w8)((fu_u32)a << n); }
+FU w8 w8_sar16(w8 a, int n) { return (w8)((fu_i16)a >> n); }
 FU w8 w8_sar32(w8 a, int n) { return (w8)((fu_i32)a >> n); }
 FU w8 w8_add16(w8 a, w8 b) { return (w8)((fu_u16)a + (fu_u16)b); }
 FU w8 w8_add32(w8 a, w8 b) { return (w8)((fu_u32)a + (fu_u32)b); }
@@ -441,8 +443,22 @@ FU w8 w8_dot1_s8(w8 w, const int8_t* a) {
     return w8_madd(w8_maddubs(w8_abs8(w), w8_sign8(w8_bcast32(a), w)), w8_set1_i16(1));
 }
 
+/* A value that is computed where it is written: compilers put long sums together at their end and keep every term
+ * until then, more than there are registers. */
+FU w8 w8_here(w8 v) {
+#ifdef FU_AVX2
+    __asm__("" : "+x"(v));
+#endif
+    return v;
+}
+
 FU void fu_prefetch(const void* p) { __builtin_prefetch(p); }
-/* A load that only says that this line is wanted: unlike the instruction above, hardware may take it for a stream. */
+/* The same where it is written: compilers gather the one above at the top of a loop, and a burst of them waits. */
+FU void fu_prefetch_here(const void* p) {
+    __builtin_prefetch(p);
+    __asm__ volatile("");
+}
+/* A load that only says that this line is wanted: unlike those instructions, hardware may take it for a stream. */
 FU void fu_touch(const void* p) { (void)*(const volatile char*)p; }
 
 /* ---- f64 lanes ----------------------------------------------------------------------------------------- */
