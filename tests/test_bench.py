@@ -35,7 +35,7 @@ def watched(model, monkeypatch):
         return evaluate(tokens, cache)
 
     monkeypatch.setattr(model, "next_logits", next_logits)
-    monkeypatch.setattr(model, "choose", lambda token, cache, choice: choice(next_logits([token], cache)))
+    monkeypatch.setattr(model, "choose", lambda token, cache, choice: choice(next_logits([token], cache), -1))
     monkeypatch.setattr(bench, "perf_counter", lambda: clock[0])
     return calls
 

@@ -211,33 +211,11 @@ cdef struct ArgmaxArgs:
     const float* x
     long long* out
     Py_ssize_t rows, n
+    int finite
 
 
 cdef void argmax_core(const ArgmaxArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    cdef Py_ssize_t row, i, lo
-    cdef float most
-    for row in range(share_start(a.rows, ith, nth), share_start(a.rows, ith + 1, nth)):
-        most = -INFINITY
-        lo = 0
-        while lo < a.n:
-            most = max(block(<const Max*> NULL, a.x + row * a.n + lo, NULL, min(<Py_ssize_t> BLOCK, a.n - lo)), most)
-            lo += BLOCK
-        a.out[row] = 0
-        for i in range(a.n):
-            if a.x[row * a.n + i] == most:
-                a.out[row] = i
-                break
-
-
-def argmax_into_unchecked(const float[:, ::1] x, long long[::1] out, Py_ssize_t nth):
-    """``out`` [rows]: where the maximum of each row of ``x`` [rows, n], n > 0, stands first; 0 if all are NaN."""
-    cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1])
-    with nogil:
-        run_team(<core_t> argmax_core, &a, 4 * nth, nth)
-
-
-cdef void finite_argmax_core(const ArgmaxArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    cdef Py_ssize_t row, lo, count, at
+    cdef Py_ssize_t row, i, lo, count, at
     cdef const float* x
     cdef float most, here, total
     for row in range(share_start(a.rows, ith, nth), share_start(a.rows, ith + 1, nth)):
@@ -247,20 +225,30 @@ cdef void finite_argmax_core(const ArgmaxArgs* a, Py_ssize_t ith, Py_ssize_t nth
         while lo < a.n:
             count = min(<Py_ssize_t> PIECE, a.n - lo)
             here = block(<const Max*> NULL, x + lo, NULL, count)
-            # A sum shows what is not finite. It may overflow without that, which costs the caller a look of its own.
-            total = total + 0 * block(<const Sum*> NULL, x + lo, NULL, count)
             if here > most:
                 most, at = here, lo
+            if a.finite:
+                total = total + 0 * block(<const Sum*> NULL, x + lo, NULL, count)
             lo += count
-        a.out[row] = -1
-        if total == 0:
-            while x[at] != most:
-                at += 1
-            a.out[row] = at
+        if total != 0:
+            # Something is not finite, or a sum has overflowed.
+            total = 0
+            for i in range(a.n):
+                total = total + 0 * x[i]
+        while at < a.n and x[at] != most:
+            at += 1
+        a.out[row] = -1 if total != 0 else at if at < a.n else 0
 
 
-def finite_argmax_step(const float[:, ::1] x, long long[::1] out):
-    """A step of a program: where the maximum of each row of ``x`` [rows, n], n > 0, stands first, or -1 if some value
-    may not be finite."""
-    cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1])
-    return step_of(<core_t> finite_argmax_core, &a, sizeof(a), &a.rows)
+def argmax_into_unchecked(const float[:, ::1] x, bint finite, long long[::1] out, Py_ssize_t nth):
+    """``out`` [rows]: where the maximum of each row of ``x`` [rows, n], n > 0, stands first; 0 if all are NaN, and -1 if
+    they have to be ``finite`` and are not."""
+    cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1], finite)
+    with nogil:
+        run_team(<core_t> argmax_core, &a, 4 * nth, nth)
+
+
+def argmax_step(const float[:, ::1] x, bint finite, long long[::1] out):
+    """The same as a step of a program."""
+    cdef ArgmaxArgs a = ArgmaxArgs(&x[0, 0], &out[0], x.shape[0], x.shape[1], finite)
+    return step_of(<core_t> argmax_core, &a, sizeof(a), &a.rows)

@@ -68,9 +68,11 @@ def columns_into_unchecked(kind, x, y, out):
     out[...] = total
 
 
-def argmax_into_unchecked(x, out):
-    """The first place of the largest value that is not NaN; 0 when there is none."""
+def argmax_into_unchecked(x, finite, out):
+    """The first place of the largest value that is not NaN; 0 when there is none. ``finite``: -1 unless all values are."""
     x = np.asarray(x)
     with np.errstate(all="ignore"):
         most = np.where(np.isnan(x), F(-np.inf), x).max(1, keepdims=True)
         out[...] = np.argmax(x == most, axis=1)
+    if finite:
+        out[~np.isfinite(x).all(1)] = -1

@@ -289,7 +289,7 @@ class Model:
         cache : Cache
             What came before.
         choice : callable
-            Takes float32 [n_vocab] and the index of the greatest, which is -1 if it is not known or if some may not be
+            Takes float32 [n_vocab] and the index of the greatest, which is -1 if it is not known or if some are not
             finite. Must not keep the array, nor evaluate anything.
 
         Raises

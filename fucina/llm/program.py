@@ -57,7 +57,7 @@ class Programs:
 
     def one(self, token: int, cache) -> tuple[np.ndarray, int]:
         """Logits [n_vocab] after one more token of one sequence, in a buffer that the next call overwrites, and where the
-        greatest stands, or -1 if some may not be finite."""
+        greatest stands, or -1 if some are not finite."""
         cache.reserve(1)
         caches, end = (cache,), cache.length + 1
         whole = self._get("whole", 1, caches)

@@ -234,10 +234,10 @@ class Program:
         self._add(made, self._shares, 1, True, x, cos, sin, out, batch)
 
     def argmax(self, x, out) -> None:
-        """``ops.argmax`` of the rows of ``x``, to ``out`` (``indices``); -1 for a row that may hold infinities or NaN."""
+        """``ops.argmax`` of the rows of ``x``, to ``out`` (``indices``); -1 for a row with infinities or NaN."""
         if out.shape != x.shape[:1] or not x.size:
             raise ValueError(f"shapes do not fit: x {x.shape}, out {out.shape}")
-        self._add(kernel("reduce").finite_argmax_step(x, out), self._shares, 1, True, x, out)
+        self._add(kernel("reduce").argmax_step(x, True, out), self._shares, 1, True, x, out)
 
     def store(self, code: int, x, cell_bytes: int, values: bool, batch: Batch, layer: int) -> None:
         """Append the rows of ``x`` [rows, heads, n] to the keys, or the ``values``, of their sequences."""

@@ -154,7 +154,7 @@ def argmax(x, axis=None, *, keepdims: bool = False, out=None) -> np.ndarray:
         rows = np.ascontiguousarray(_last(x, axes)).reshape(-1, count)
         nth = enter(x.size, GATE)
         try:
-            kernel("reduce").argmax_into_unchecked(rows, target.array.reshape(-1), nth)
+            kernel("reduce").argmax_into_unchecked(rows, False, target.array.reshape(-1), nth)
         finally:
             leave(nth)
     return target.done()
