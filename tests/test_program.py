@@ -261,6 +261,12 @@ def test_embedding_scale_and_argmax(table, count, threads):
         same(y[:rows], ops.scale(x[:rows], 0.3))
         expected = np.where(np.isfinite(y[:rows]).all(1), ops.argmax(y[:rows], 1), -1)
         assert np.array_equal(best[:rows], expected)
+    p = Program(5)
+    ids, x = p.indices(), p.buffer(256)
+    p.embedding(ids, w, x)
+    ids[:] = 1, 8, 0, 3, 7
+    p.run(5)
+    same(x, ops.embedding(ids, w), "outside of a chain")
 
 
 @pytest.mark.parametrize("n", [1, 7, 64, 2047, 2048, 2049, 5000, 300000])

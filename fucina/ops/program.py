@@ -11,7 +11,7 @@ Inside ``chain()`` every row goes through all steps on one thread: right for wor
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -170,9 +170,10 @@ class Program:
         if not (data.flags.c_contiguous and data.flags.aligned) or out.shape != (len(ids), table.shape[1]):
             raise ValueError(f"shapes do not fit or the table is not contiguous: ids {ids.shape}, {table!r}, out {out.shape}")
         made = kernel(stem).dequantize_rows_step(*given, data.view(np.uint8), ids, out)
-        self._add(made, self._shares, 1, True, ids, data, out)
-        if scale is not None:
-            self.scale(out, scale, out)
+        with nullcontext() if self._in_chain else self.chain():  # the factor follows its rows, never another thread's
+            self._add(made, self._shares, 1, True, ids, data, out)
+            if scale is not None:
+                self.scale(out, scale, out)
 
     def scale(self, x, s: float, out) -> None:
         """``ops.scale``."""
