@@ -19,6 +19,24 @@ cdef struct DecodeArgs:
     Py_ssize_t rows, n, row_bytes, nbytes
 
 
+cdef inline DecodeArgs decode_args(decode_t decode, int nbytes, const uint8_t* grid, const unsigned char[:, ::1] table,
+                                   const long long[::1] ids, float[:, ::1] out):
+    """Rows ``ids`` of ``table``, or all when ``ids`` is None, to ``out``."""
+    cdef DecodeArgs a
+    a.table = <const char*> &table[0, 0]
+    a.ids = NULL
+    if ids is not None:
+        a.ids = <const int64_t*> &ids[0]
+    a.grid = grid
+    a.out = &out[0, 0]
+    a.decode = decode
+    a.rows = out.shape[0]
+    a.n = out.shape[1]
+    a.row_bytes = table.shape[1]
+    a.nbytes = nbytes
+    return a
+
+
 cdef inline void decode_rows(const DecodeArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     cdef Py_ssize_t r, b, at
     cdef Py_ssize_t blocks = a.row_bytes // a.nbytes

@@ -4,13 +4,13 @@ Layouts: ``blocks.pxd``; what the points decode to is handed in as ``grid``, byt
 half-precision scale, a 4-bit scale, a point and a power of two are exact.
 """
 
-from libc.stdint cimport int8_t, int64_t, uint8_t, uint16_t, uint32_t
+from libc.stdint cimport int8_t, uint8_t, uint16_t, uint32_t
 
 from blocks cimport (
     IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, NUM_IQ1_S, NUM_IQ2_S, NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S,
     NUM_IQ3_XXS,
 )
-from decode cimport DecodeArgs, decode_rows, decode_t
+from decode cimport DecodeArgs, decode_args, decode_rows, decode_t
 from simd cimport fu_f16_f32
 from team cimport core_t, run_team, step_of
 
@@ -144,28 +144,11 @@ cdef decode_t decoder_of(int number) noexcept nogil:
     return iq1_m
 
 
-cdef DecodeArgs filled(int number, int nbytes, const unsigned char[:, ::1] grid, const unsigned char[:, ::1] table,
-                       const long long[::1] ids, float[:, ::1] out):
-    cdef DecodeArgs a
-    a.table = <const char*> &table[0, 0]
-    a.ids = NULL
-    if ids is not None:
-        a.ids = <const int64_t*> &ids[0]
-    a.grid = &grid[0, 0]
-    a.out = &out[0, 0]
-    a.rows = out.shape[0]
-    a.n = out.shape[1]
-    a.row_bytes = table.shape[1]
-    a.nbytes = nbytes
-    a.decode = decoder_of(number)
-    return a
-
-
 def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:, ::1] grid,
                                    const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out,
                                    Py_ssize_t nth):
     """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32; ``grid`` is what the points decode to."""
-    cdef DecodeArgs a = filled(number, nbytes, grid, table, ids, out)
+    cdef DecodeArgs a = decode_args(decoder_of(number), nbytes, &grid[0, 0], table, ids, out)
     with nogil:
         run_team(<core_t> decode_rows, &a, min(a.rows, 4 * nth), nth)
 
@@ -173,5 +156,5 @@ def dequantize_rows_into_unchecked(int number, int nbytes, const unsigned char[:
 def dequantize_rows_step(int number, int nbytes, const unsigned char[:, ::1] grid, const unsigned char[:, ::1] table,
                          const long long[::1] ids, float[:, ::1] out):
     """The same as a step of a program, which reads ``ids`` at every run."""
-    cdef DecodeArgs a = filled(number, nbytes, grid, table, ids, out)
+    cdef DecodeArgs a = decode_args(decoder_of(number), nbytes, &grid[0, 0], table, ids, out)
     return step_of(<core_t> decode_rows, &a, sizeof(a), &a.rows)

@@ -4,13 +4,13 @@ Layouts: ``blocks.pxd``; levels: ``levels.pxd``. Every product of a scale and a 
 ggml.
 """
 
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport uint8_t
 
 from blocks cimport (
     I2_S, IQ4_NL, IQ4_XS, MXFP4, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0,
     NUM_Q2_0_G128, NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, TQ1_0, TQ2_0,
 )
-from decode cimport DecodeArgs, decode_rows, decode_t
+from decode cimport DecodeArgs, decode_args, decode_rows, decode_t
 from levels cimport e8m0_half, fu_fp4_levels, fu_iq4_levels, ue4m3_half
 from simd cimport fu_f16_f32
 from team cimport core_t, run_team, step_of
@@ -141,28 +141,11 @@ cdef decode_t decoder_of(int number) noexcept nogil:
     return i2_s
 
 
-cdef DecodeArgs filled(int number, int nbytes, const unsigned char[:, ::1] table,
-                       const long long[::1] ids, float[:, ::1] out):
-    cdef DecodeArgs a
-    a.table = <const char*> &table[0, 0]
-    a.ids = NULL
-    if ids is not None:
-        a.ids = <const int64_t*> &ids[0]
-    a.grid = NULL
-    a.out = &out[0, 0]
-    a.rows = out.shape[0]
-    a.n = out.shape[1]
-    a.row_bytes = table.shape[1]
-    a.nbytes = nbytes
-    a.decode = decoder_of(number)
-    return a
-
-
 def dequantize_rows_into_unchecked(int number, int nbytes,
                                    const unsigned char[:, ::1] table, const long long[::1] ids, float[:, ::1] out,
                                    Py_ssize_t nth):
     """Rows ``ids`` of ``table`` (all rows when ``ids`` is None) as f32."""
-    cdef DecodeArgs a = filled(number, nbytes, table, ids, out)
+    cdef DecodeArgs a = decode_args(decoder_of(number), nbytes, NULL, table, ids, out)
     with nogil:
         run_team(<core_t> decode_rows, &a, min(a.rows, 4 * nth), nth)
 
@@ -170,5 +153,5 @@ def dequantize_rows_into_unchecked(int number, int nbytes,
 def dequantize_rows_step(int number, int nbytes, const unsigned char[:, ::1] table,
                          const long long[::1] ids, float[:, ::1] out):
     """The same as a step of a program, which reads ``ids`` at every run."""
-    cdef DecodeArgs a = filled(number, nbytes, table, ids, out)
+    cdef DecodeArgs a = decode_args(decoder_of(number), nbytes, NULL, table, ids, out)
     return step_of(<core_t> decode_rows, &a, sizeof(a), &a.rows)
