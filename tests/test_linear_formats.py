@@ -164,6 +164,25 @@ def test_extreme_blocks_are_exact(name):
     same(y, expected, "against exact integers")
 
 
+@pytest.mark.parametrize("name", ["q1_0", "tq1_0"])
+@pytest.mark.parametrize("n", [121, 129, 160, 163])
+def test_sums_that_are_looked_up(name, n):
+    """One row times many meets tables of sums. No digit of them overflows: activations and weights at their ends."""
+    k = 3 * 256
+    spec = FORMATS[name]
+    rng = np.random.default_rng(n)
+    fills = rng.choice(np.array([0x00, 0xFF, 0x55, 0xAA], np.uint8), (n, 1))
+    data = np.where(rng.random((n, 1)) < 0.3, fills, rng.integers(0, 256, (n, spec.row_bytes(k)), np.uint8))
+    set_scale(name, data.reshape(-1, spec.nbytes), rng.uniform(-1, 1, data.size // spec.nbytes))
+    w, bias = QTensor(data, name, (n, k)), normal(n)
+    x = np.concatenate([np.tile(extremes(256), 3), -np.tile(extremes(256), 3), normal(3, k)])
+    x[-1, 300] = np.nan
+    full = agree(lambda: ops.linear(x, w, bias), threads=(1,))
+    packed = w.pack()
+    for row, expected in zip(x, full, strict=True):
+        same(agree(lambda row=row: ops.linear(row, packed, bias), scalar=False, threads=(1, 2)), expected)
+
+
 @formats
 def test_an_activation_that_is_not_finite_ruins_its_row_only(name):
     k = size_of(name)
@@ -189,11 +208,11 @@ def test_any_bytes(name):
 @pytest.mark.parametrize("m", [1, 17])
 def test_programs(name, packed, m):
     """Recorded products give the bits of ``ops.linear``."""
-    k = 4 * size_of(name)
-    w, bias, x = random_weights(name, 29, k), normal(29), normal(m, k)
+    k, n = 4 * size_of(name), 133
+    w, bias, x = random_weights(name, n, k), normal(n), normal(m, k)
     w = w.pack() if packed else w
     program = Program(m)
-    a, out = Activations(program.buffer(k)), program.buffer(29)
+    a, out = Activations(program.buffer(k)), program.buffer(n)
     program.quantize(a, [w])
     program.barrier()
     program.linear(a, w, bias, out)
@@ -201,6 +220,8 @@ def test_programs(name, packed, m):
         a.x[...] = normal(m, k, seed=seed)
         program.run(m)
         same(out.copy(), ops.linear(normal(m, k, seed=seed), w, bias))
+        program.run(1)      # one row, in the room of many
+        same(out[:1].copy(), ops.linear(normal(m, k, seed=seed), w, bias)[:1])
     assert not np.array_equal(out, ops.linear(x, w, bias))
 
 

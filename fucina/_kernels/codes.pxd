@@ -33,6 +33,11 @@ ctypedef void (*expand_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, cha
 ctypedef void (*row_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
                        const char* aux, f8* acc) noexcept nogil
 
+# Tables of sums of ``k`` activations, and ``nb`` blocks of four panels times what they were made of.
+ctypedef void (*tabulate_t)(const int8_t* qs, Py_ssize_t k, char* to) noexcept nogil
+ctypedef void (*look_up_t)(const char* const* panels, Py_ssize_t nb, const char* tables, const float* d,
+                           f8* acc) noexcept nogil
+
 cdef extern from "codes.h" nogil:
     w8 w8_mul32(w8 a, int n)
     w8 w8_pack16(w8 low, w8 high)
@@ -52,7 +57,6 @@ cdef extern from "codes.h" nogil:
     void codes_of_bits(char* to, w8 word, int value)
     void codes_of_crumbs(char* to, w8 word)
     w8 w8_xor(w8 a, w8 b)
-    w8 w8_add8(w8 a, w8 b)
     w8 w8_mul16(w8 a, int low, int high)
     w8 w8_dup16(w8 a, int k)
     w8 w8_sign8(w8 a, w8 b)

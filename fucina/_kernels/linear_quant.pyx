@@ -18,9 +18,8 @@ neither on vector width, nor on threads, nor on how many columns share the call.
 Raw weights are interleaved into scratch one panel of 8 rows at a time (``panel.pxd``) and go through the same tile as
 packed ones. Nothing is summed across lanes: 4 bytes of activations, broadcast from memory, meet the same 4 positions of
 8 rows. The tiles of the most common formats unpack while they multiply (``tile_32.pxd``, ``tile_k.pxd``); the others
-are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). One column is a matter of memory: every format
-has a function that unpacks and multiplies a few blocks, and several panels are read by turns. Threads get whole panels
-or pairs of them.
+are expanded to code panels first (``codes.pxd``, ``tile_codes.pxd``). One column is a matter of memory
+(``one_column.pxd``). Threads get whole panels or pairs of them.
 """
 
 from libc.stdint cimport int8_t
@@ -33,7 +32,9 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
     Q8_0, TQ2_0,
 )
-from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, row_t
+from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, row_t, tabulate_t
+from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
+from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_column_raw
 from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
@@ -50,11 +51,7 @@ from unpack_32 cimport (
 )
 from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
 
-# Elements that are expanded at a time for a few columns. Short turns between reading weights and multiplying keep the
-# memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
 cdef enum:
-    PIECE = 256
-    LONG = 1 << 19  # bytes from which one column reads several streams
     SPREAD = 288    # bytes of 32 unpacked elements of 8 rows with their scales
     PAIRED = 4      # columns from which two panels at a time pay off
 
@@ -149,68 +146,6 @@ cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i
         t += TILE
 
 
-cdef void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-    """Packed panels ``start`` to ``end`` times one column.
-
-    They are read by turns as a few streams far from each other: memory answers several streams faster than one.
-    Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
-    from more than two. Streams of few panels end before hardware has noticed them: tokens of small models took longer.
-    (AMD Zen 3, 2026-11.)
-    """
-    cdef f8 acc[4]
-    cdef int streams = 2 if a.size == 256 else 4
-    cdef Py_ssize_t each = (end - start + streams - 1) // streams
-    cdef Py_ssize_t nb = a.k // a.block
-    # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
-    # memory: longer turns.
-    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
-    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
-    cdef Py_ssize_t i, j, b, at
-    cdef int s, rows
-    if (end - start) * 8 * a.row_bytes < LONG:
-        streams, each, turn = 1, end - start, nb
-    for i in range(each):
-        for s in range(streams):
-            acc[s] = f8_zero()
-        b = 0
-        while b < nb:
-            at = b * a.block // a.size
-            for s in range(streams):
-                j = start + s * each + i
-                if j < end:
-                    a.row(a.w + 8 * (j * a.row_bytes + b * a.nbytes), min(turn, nb - b), a.grid,
-                          a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
-            b += turn
-        for s in range(streams):
-            j = start + s * each + i
-            if j < end:
-                rows = <int> min(<Py_ssize_t> 8, a.n - 8 * j)
-                finish(acc[s], a.scale, NULL if a.bias == NULL else a.bias + 8 * j, a.out + 8 * j, rows)
-
-
-cdef void one_column_raw(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* scratch) noexcept nogil:
-    """The same for rows as they are stored, interleaved piece by piece."""
-    cdef f8 acc[1]
-    cdef Py_ssize_t nb = a.k // a.block
-    cdef Py_ssize_t piece = PIECE // a.block
-    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
-    cdef Py_ssize_t i, b, at
-    cdef const char* p
-    cdef int rows
-    for i in range(start, end):
-        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
-        acc[0] = f8_zero()
-        b = 0
-        while b < nb:
-            p = a.w + 8 * i * a.row_bytes + b * a.nbytes
-            interleave_any(p, a.row_bytes, rows, min(piece, nb - b), a.nbytes, a.half_at,
-                           a.w + 8 * (i + 1) * a.row_bytes + 8 * b * a.nbytes, scratch)
-            at = b * a.block // a.size
-            a.row(scratch, min(piece, nb - b), a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc)
-            b += piece
-        finish(acc[0], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + 8 * i, rows)
-
-
 cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
     """Share ``ith`` of the panels. The pointer's type only selects the format; it points to ``LinearArgs``."""
     cdef const LinearArgs* a = <const LinearArgs*> args
@@ -297,7 +232,9 @@ cdef void linear(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept n
     with them in one function its loops had too few registers and lost a fifth of their speed."""
     cdef Py_ssize_t panels = (a.n + 7) // 8
     cdef Py_ssize_t start = share_start(panels, ith, nth), end = share_start(panels, ith + 1, nth)
-    if a.m == 1 and a.packed:
+    if a.m == 1 and a.packed and a.look_up != NULL and end - start >= WORTH:
+        one_column_looked_up(a, start, end, a.scratch + ith * a.scratch_stride)
+    elif a.m == 1 and a.packed:
         one_column(a, start, end)
     elif a.m == 1 and a.expand != NULL:
         one_column_raw(a, start, end, a.scratch + ith * a.scratch_stride)
@@ -315,7 +252,18 @@ cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, in
     a.half_at = half_at
     a.unit = unit
     a.size = 256 if block == 256 else 32
+    a.tabulate = NULL
+    a.look_up = NULL
+    a.tables = 0
     return <core_t> linear
+
+
+cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, core_t core) noexcept nogil:
+    """The format of ``a`` with tables for one column: ``TABLE`` bytes per byte of a block without its scale."""
+    a.tabulate = tabulate
+    a.look_up = look_up
+    a.tables = TABLE * (a.nbytes - 2)
+    return core
 
 
 cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
@@ -350,7 +298,8 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     if number == NUM_IQ4_XS:
         return as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
     if number == NUM_TQ1_0:
-        return as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY)
+        return looked_up(a, tabulate_tq1_0, look_up_tq1_0,
+                         as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY))
     if number == NUM_TQ2_0:
         return as_format(a, <core_t> linear_codes[Ternary],
                          <expand_t> expand_planes[TQ2_0], <row_t> row_planes[TQ2_0], 256, 66, 64, UNIT_TERNARY)
@@ -360,7 +309,8 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_format(a, <core_t> linear_codes[Sixteen],
                          expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
     if number == NUM_Q1_0:
-        return as_format(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32)
+        return looked_up(a, tabulate_q1_0, look_up_q1_0, as_format(a, <core_t> linear_codes[Eight], expand_q1_0,
+                                                                   <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32))
     if number == NUM_Q2_0:
         return as_format(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
     if number == NUM_Q2_0_G128:
@@ -392,7 +342,7 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
 
 
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:
-    """Room for the panels that raw rows are interleaved to, or for one and its codes."""
+    """Room for the panels that raw rows are interleaved to, or for one and its codes, or for tables."""
     cdef LinearArgs a
     cdef Py_ssize_t elements
     core_of(number, &a)
@@ -400,7 +350,7 @@ cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_
         # Two panels, or one and its spread form.
         return up64(8 * row_bytes) + up64(max(8 * row_bytes, k // 32 * SPREAD))
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
-    return up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
+    return max(up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes), k // a.block * a.tables)
 
 
 def share_bytes(int code, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes):

@@ -64,6 +64,7 @@ cdef extern from "simd.h" nogil:
     w8 w8_bcast32(const void* p)
     w8 w8_maddubs(w8 u, w8 s)
     w8 w8_madd(w8 a, w8 b)
+    w8 w8_abs8(w8 a)
     w8 w8_dup_u8_i16(w8 a, int k)
     w8 w8_dup_i8_i16(w8 a, int k)
     w8 w8_pair_u8_i16(w8 a, int k)

@@ -1,0 +1,108 @@
+"""One column of activations times packed panels, or rows as they are stored.
+
+A matter of memory more than of arithmetic: every weight is used once. Each format has a function that unpacks and
+multiplies a few blocks of a panel (``row``); which panels are read when is decided here. Formats of few bits, which
+are a matter of arithmetic after all, look sums up (``lookup.pxd``).
+"""
+
+from lookup cimport TOGETHER
+from panel cimport LinearArgs, finish, interleave_any
+from simd cimport f8, f8_zero
+
+# Elements of raw rows that are interleaved at a time. Short turns between copying weights and multiplying keep the
+# memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
+cdef enum:
+    PIECE = 256
+    LONG = 1 << 19      # bytes from which one column reads several streams
+    WORTH = 16          # panels that make the tables of sums worth their cost
+
+
+cdef inline void put_panel(const LinearArgs* a, Py_ssize_t j, f8 acc) noexcept nogil:
+    """The outputs of panel ``j``."""
+    finish(acc, a.scale, NULL if a.bias == NULL else a.bias + 8 * j, a.out + 8 * j,
+           <int> min(<Py_ssize_t> 8, a.n - 8 * j))
+
+
+cdef inline void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Packed panels ``start`` to ``end`` times one column.
+
+    They are read by turns as a few streams far from each other: memory answers several streams faster than one.
+    Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
+    from more than two. Streams of few panels end before hardware has noticed them: tokens of small models took longer.
+    (AMD Zen 3, 2026-11.)
+    """
+    cdef f8 acc[4]
+    cdef int streams = 2 if a.size == 256 else 4
+    cdef Py_ssize_t each = (end - start + streams - 1) // streams
+    cdef Py_ssize_t nb = a.k // a.block
+    # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
+    # memory: longer turns.
+    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
+    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
+    cdef Py_ssize_t i, j, b, at
+    cdef int s
+    if (end - start) * 8 * a.row_bytes < LONG:
+        streams, each, turn = 1, end - start, nb
+    for i in range(each):
+        for s in range(streams):
+            acc[s] = f8_zero()
+        b = 0
+        while b < nb:
+            at = b * a.block // a.size
+            for s in range(streams):
+                j = start + s * each + i
+                if j < end:
+                    a.row(a.w + 8 * (j * a.row_bytes + b * a.nbytes), min(turn, nb - b), a.grid,
+                          a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+            b += turn
+        for s in range(streams):
+            j = start + s * each + i
+            if j < end:
+                put_panel(a, j, acc[s])
+
+
+cdef inline void one_column_looked_up(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* tables) noexcept nogil:
+    """The same by way of ``tables``, four panels of as many streams together.
+
+    Tables cost what some 60 rows gain: 256 rows of 2048 elements take 0.63 (q1_0) and 0.70 (tq1_0) of the time of
+    unpacking, 1024 rows 0.57 and 0.66 (in caches, one core, AMD Zen 3, 2026-11).
+    """
+    cdef f8 acc[TOGETHER]
+    cdef const char* panels[TOGETHER]
+    cdef Py_ssize_t each = (end - start + TOGETHER - 1) // TOGETHER
+    cdef Py_ssize_t i, j
+    cdef int s
+    a.tabulate(a.qs, a.k, tables)
+    for i in range(each):
+        for s in range(TOGETHER):
+            # The last stream may be shorter: there it has company, but no output.
+            panels[s] = a.w + 8 * min(start + s * each + i, end - 1) * a.row_bytes
+            acc[s] = f8_zero()
+        a.look_up(panels, a.k // a.block, tables, a.d, acc)
+        for s in range(TOGETHER):
+            j = start + s * each + i
+            if j < end:
+                put_panel(a, j, acc[s])
+
+
+cdef inline void one_column_raw(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* scratch) noexcept nogil:
+    """The same for rows as they are stored, interleaved piece by piece."""
+    cdef f8 acc[1]
+    cdef Py_ssize_t nb = a.k // a.block
+    cdef Py_ssize_t piece = PIECE // a.block
+    cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
+    cdef Py_ssize_t i, b, at
+    cdef const char* p
+    cdef int rows
+    for i in range(start, end):
+        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
+        acc[0] = f8_zero()
+        b = 0
+        while b < nb:
+            p = a.w + 8 * i * a.row_bytes + b * a.nbytes
+            interleave_any(p, a.row_bytes, rows, min(piece, nb - b), a.nbytes, a.half_at,
+                           a.w + 8 * (i + 1) * a.row_bytes + 8 * b * a.nbytes, scratch)
+            at = b * a.block // a.size
+            a.row(scratch, min(piece, nb - b), a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc)
+            b += piece
+        put_panel(a, i, acc[0])
