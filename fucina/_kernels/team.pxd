@@ -10,6 +10,7 @@ from libc.stdint cimport int64_t
 
 cdef extern from "team.h" nogil:
     int64_t fu_ticket(int64_t* counter)
+    int64_t fu_drawn(const int64_t* counter)
 
 ctypedef void (*core_t)(const void* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil
 

@@ -287,7 +287,7 @@ class Program:
         if not 1 <= rows <= self.rows:
             raise ValueError(f"the program is for 1 to {self.rows} rows, got {rows}")
         if self._ready is None:
-            self._ready = _Linked(self._steps)
+            self._ready = _Linked(self._steps, self.threads)
         nth = enter(1, 1)
         try:
             self._ready.replay(rows, min(nth, self.threads))
@@ -311,7 +311,7 @@ class _Step:
 class _Linked:
     """Steps laid out for the kernel, their arguments in one piece of memory."""
 
-    def __init__(self, steps: list[_Step]):
+    def __init__(self, steps: list[_Step], threads: int):
         sizes = [-(-len(step.args) // 64) * 64 for step in steps]
         starts = np.cumsum([0, *sizes])
         self._memory = aligned_empty(int(starts[-1]), np.uint8)
@@ -320,7 +320,8 @@ class _Linked:
         column = lambda name: np.array([getattr(step, name) for step in steps], np.int64)
         self._most, self._by_rows, self._per_row = column("shares"), column("by_rows") > 0, column("per_row")
         self._at = (starts[:-1] + column("rows_at")) // 8
-        self._table = aligned_empty((len(steps), 5), np.int64)
+        self._table = aligned_empty((len(steps), 4), np.int64)
+        self._drawn = aligned_empty((threads, len(steps)), np.int64)
         self._table[:, 0] = column("core")
         self._table[:, 1] = starts[:-1] + self._memory.__array_interface__["data"][0]
         self._table[:, 3] = column("flags")
@@ -333,4 +334,4 @@ class _Linked:
             self._memory.view(np.int64)[self._at] = rows * self._per_row
             self._table[:, 2] = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
             self._rows = rows
-        self._run(self._table, nth)
+        self._run(self._table, self._drawn, nth)

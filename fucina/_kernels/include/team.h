@@ -7,4 +7,7 @@
 /* The next ticket of a counter that several threads draw from. */
 static inline int64_t fu_ticket(int64_t* counter) { return __atomic_fetch_add(counter, 1, __ATOMIC_RELAXED); }
 
+/* How many were drawn, as far as this thread has heard. */
+static inline int64_t fu_drawn(const int64_t* counter) { return __atomic_load_n(counter, __ATOMIC_RELAXED); }
+
 #endif
