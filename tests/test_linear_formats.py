@@ -103,6 +103,18 @@ def test_one_row_meets_any_number_of_panels(name, pieces):
             same(y, full[3, :n], f"{n} rows")
 
 
+@pytest.mark.parametrize("name", [f.name for f in FORMATS.values() if f.is_block])
+def test_one_row_meets_long_streams(name):
+    """From half a megabyte on panels are read as several streams, which need not be equally long."""
+    k, spec = 3 * size_of(name), FORMATS[name]
+    n = (700_000 // spec.row_bytes(k)) | 1
+    data = np.random.default_rng(n).integers(0, 256, (n, spec.row_bytes(k)), np.uint8)
+    packed, x = QTensor(data, name, (n, k)).pack(), normal(2, k)
+    with np.errstate(invalid="ignore"):
+        full = ops.linear(x, packed)
+        same(agree(lambda: ops.linear(x[1], packed), scalar=False, threads=(1,)), full[1])
+
+
 @formats
 def test_against_float64(name):
     """Decoded weights times decoded activations."""

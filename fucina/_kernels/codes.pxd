@@ -33,6 +33,10 @@ ctypedef void (*expand_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, cha
 ctypedef void (*row_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
                        const char* aux, f8* acc) noexcept nogil
 
+# The same for two panels.
+ctypedef void (*row_pair_t)(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+                            const char* aux, f8* acc) noexcept nogil
+
 # Tables of sums of ``k`` activations, and ``nb`` blocks of four panels times what they were made of.
 ctypedef void (*tabulate_t)(const int8_t* qs, Py_ssize_t k, char* to) noexcept nogil
 ctypedef void (*look_up_t)(const char* const* panels, Py_ssize_t nb, const char* tables, const float* d,

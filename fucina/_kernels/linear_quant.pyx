@@ -32,7 +32,7 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
     Q8_0, TQ2_0,
 )
-from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, row_t, tabulate_t
+from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, row_pair_t, row_t, tabulate_t
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
 from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_column_raw
 from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
@@ -40,12 +40,12 @@ from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
-from tile_32 cimport pair_32, row_32, spread_32, tile_32
+from tile_32 cimport pair_32, row_32, row_pair_32, spread_32, tile_32
 from tile_codes cimport (
     Eight, Four, Mins, One, Signed, SignedK, Sixteen, Tag, Ternary, Twelve, Two, tile_codes_32, tile_codes_k,
     tile_ternary,
 )
-from tile_k cimport pair_k, row_k, tile_k
+from tile_k cimport pair_k, row_k, row_pair_k, tile_k
 from unpack_32 cimport (
     expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128, row_bits, row_nibbles,
 )
@@ -252,6 +252,7 @@ cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, in
     a.half_at = half_at
     a.unit = unit
     a.size = 256 if block == 256 else 32
+    a.row_pair = NULL
     a.tabulate = NULL
     a.look_up = NULL
     a.tables = 0
@@ -266,21 +267,32 @@ cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, cor
     return core
 
 
+cdef core_t paired(LinearArgs* a, row_pair_t row_pair, core_t core) noexcept nogil:
+    """The format of ``a`` when one column meets two panels at a time."""
+    a.row_pair = row_pair
+    return core
+
+
 cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     """The core of the format with that ``number`` in the format table; what it has to know is put into ``a``."""
     as_format(a, NULL, NULL, NULL, 1, 0, -1, 0)
     if number == NUM_Q4_0:
-        return as_format(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0)
+        return paired(a, <row_pair_t> row_pair_32[Q4_0],
+                      as_format(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0))
     if number == NUM_Q4_1:
-        return as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)
+        return paired(a, <row_pair_t> row_pair_32[Q4_1],
+                      as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0))
     if number == NUM_Q5_0:
-        return as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0)
+        return paired(a, <row_pair_t> row_pair_32[Q5_0],
+                      as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0))
     if number == NUM_Q5_1:
-        return as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0)
+        return paired(a, <row_pair_t> row_pair_32[Q5_1],
+                      as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0))
     if number == NUM_Q8_0:
         return as_format(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
     if number == NUM_Q4_K:
-        return as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0)
+        return paired(a, row_pair_k,
+                      as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0))
     if number == NUM_Q5_K:
         return as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)
     if number == NUM_Q2_K:

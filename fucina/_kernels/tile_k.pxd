@@ -205,3 +205,57 @@ cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_
             aux += 48
         qs += 256 * nc
         d += nc
+
+
+cdef inline void sub_blocks_of_two(const char* const* blocks, int j, const int8_t* a, const w8* scales,
+                                   w8* totals) noexcept nogil:
+    """``two_sub_blocks`` of q4_k for two panels, which share the loads of activations, added to ``totals``."""
+    cdef w8 low = w8_set1_u8(15), v, x, y
+    cdef w8 part[2][2]
+    cdef int g, e
+    for e in range(2):
+        part[e][0] = part[e][1] = w8_zero()
+    for g in range(8):
+        x, y = w8_bcast32(a + 4 * g), w8_bcast32(a + 4 * g + 32)
+        for e in range(2):
+            if 64 * g < <int> sizeof(Q4_K) * 2:
+                fetch_line(blocks[e] + <int> sizeof(Q4_K) * j + 64 * g)
+            v = w8_load(blocks[e] + 128 + 128 * j + 32 * g)
+            part[e][0] = w8_here(w8_add16(part[e][0], w8_maddubs(w8_and(v, low), x)))
+            part[e][1] = w8_here(w8_add16(part[e][1], w8_maddubs(w8_and(w8_shr16(v, 4), low), y)))
+    for e in range(2):
+        x, y = w8_dup_u8_i16(scales[e], j & 3), w8_dup_u8_i16(scales[e], (j & 3) + 1)
+        totals[e] = w8_add32(totals[e], w8_add32(w8_madd(part[e][0], x), w8_madd(part[e][1], y)))
+
+
+cdef inline void row_pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+                            const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r`` of q4_k. q5_k has too few registers for two."""
+    cdef const char* at[2]
+    cdef w8 sc[2]
+    cdef w8 low[2]
+    cdef w8 high[2]
+    cdef w8 pair[2][4]
+    cdef w8 totals[2]
+    cdef f8 dw[2]
+    cdef f8 dmin[2]
+    cdef f8 y[2]
+    cdef Py_ssize_t i
+    cdef int e
+    at[0], at[1] = p, r
+    y[0], y[1] = acc[0], acc[1]
+    for i in range(nb):
+        for e in range(2):
+            head_k(at[e], &dw[e], &dmin[e], sc, pair[e])
+            low[e], high[e] = sc[0], sc[1]
+            totals[e] = w8_zero()
+        sub_blocks_of_two(at, 0, qs, low, totals)
+        sub_blocks_of_two(at, 2, qs + 64, low, totals)
+        sub_blocks_of_two(at, 4, qs + 128, high, totals)
+        sub_blocks_of_two(at, 6, qs + 192, high, totals)
+        for e in range(2):
+            y[e] = close_k(y[e], dw[e], dmin[e], d[i], totals[e], pair[e], aux + 32)
+            at[e] += 8 * sizeof(Q4_K)
+        qs += 256
+        aux += 48
+    acc[0], acc[1] = y[0], y[1]
