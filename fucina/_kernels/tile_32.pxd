@@ -7,8 +7,9 @@ q8_0 moves the sign of the weight to the activation and widens every product: 2 
 
 A load gives four activations to all rows of a panel, and two loads per cycle are all there are. So with several columns
 two panels share them (``pair_32``): half a block of either is eight registers, and the sums of the first half wait in
-the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Fifth bits leave nothing to gain; but taking them
-apart is five operations a word, so with several tiles of columns it is done once (``spread_32``).
+the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Fifth bits leave nothing to gain there; but taking
+them apart is five operations a word, so with several tiles of columns it is done once (``spread_32``). One column has
+two panels for every load, too (``row_pair_32``).
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
