@@ -32,6 +32,7 @@ cdef extern from "lookup.h" nogil:
 cdef enum:
     TOGETHER = 4            # panels
     TABLE = 64              # bytes of tables per byte of weights
+    BYTES = 52              # of digits in a block of tq1_0
 
 
 cdef inline int16_t pair(int8_t first, int8_t second) noexcept nogil:
@@ -65,19 +66,19 @@ cdef inline void tabulate_q1_0(const int8_t* qs, Py_ssize_t k, char* to) noexcep
         to += TABLE // 2
 
 
-cdef inline void take_pairs(const int8_t* qs, const int count, const bint fifth, int16_t (*pairs)[52]) noexcept nogil:
-    """The activations of ``count`` bytes: those of a byte's five digits are ``count`` apart."""
+cdef inline void take_pairs(const int8_t* qs, const int count, const bint fifth, int16_t* pairs) noexcept nogil:
+    """The activations of ``count`` bytes, three pairs each: those of a byte's five digits are ``count`` apart."""
     cdef int p
     for p in range(count):
-        pairs[0][p] = pair(qs[p], qs[count + p])
-        pairs[1][p] = pair(qs[2 * count + p], qs[3 * count + p])
-        pairs[2][p] = pair(qs[4 * count + p], 0) if fifth else 0
+        pairs[p] = pair(qs[p], qs[count + p])
+        pairs[BYTES + p] = pair(qs[2 * count + p], qs[3 * count + p])
+        pairs[2 * BYTES + p] = pair(qs[4 * count + p], 0) if fifth else 0
 
 
 cdef inline void tabulate_tq1_0(const int8_t* qs, Py_ssize_t k, char* to) noexcept nogil:
     """32, 16 and 4 bytes; the fifth digit of the last ones stands for nothing."""
     cdef int8_t[96] signs
-    cdef int16_t pairs[3][52]
+    cdef int16_t pairs[3 * BYTES]
     cdef w8 first, second, third, some = w8_set1_i16(16)
     cdef Py_ssize_t b
     cdef int e, p
@@ -93,11 +94,12 @@ cdef inline void tabulate_tq1_0(const int8_t* qs, Py_ssize_t k, char* to) noexce
     first, second, third = w8_load(signs), w8_load(signs + 32), w8_load(signs + 64)
     for b in range(0, k, 256):
         take_pairs(qs + b, 32, True, pairs)
-        take_pairs(qs + b + 160, 16, True, <int16_t (*)[52]> (&pairs[0][32]))
-        take_pairs(qs + b + 240, 4, False, <int16_t (*)[52]> (&pairs[0][48]))
-        for p in range(52):
-            put_digits(to, w8_add16(pair_sums(pairs[0][p], first), some), 16)
-            put_digits(to + 32, w8_add16(w8_add16(pair_sums(pairs[1][p], second), pair_sums(pairs[2][p], third)), some), 16)
+        take_pairs(qs + b + 160, 16, True, pairs + 32)
+        take_pairs(qs + b + 240, 4, False, pairs + 48)
+        for p in range(BYTES):
+            put_digits(to, w8_add16(pair_sums(pairs[p], first), some), 16)
+            put_digits(to + 32, w8_add16(w8_add16(pair_sums(pairs[BYTES + p], second),
+                                                  pair_sums(pairs[2 * BYTES + p], third)), some), 16)
             to += TABLE
 
 
