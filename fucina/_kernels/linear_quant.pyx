@@ -255,15 +255,13 @@ cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, in
     a.row_pair = NULL
     a.tabulate = NULL
     a.look_up = NULL
-    a.tables = 0
     return <core_t> linear
 
 
 cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, core_t core) noexcept nogil:
-    """The format of ``a`` with tables for one column: ``TABLE`` bytes per byte of a block without its scale."""
+    """The format of ``a`` when one column meets it by way of tables."""
     a.tabulate = tabulate
     a.look_up = look_up
-    a.tables = TABLE * (a.nbytes - 2)
     return core
 
 
@@ -356,13 +354,15 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
 cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes) noexcept nogil:
     """Room for the panels that raw rows are interleaved to, or for one and its codes, or for tables."""
     cdef LinearArgs a
-    cdef Py_ssize_t elements
+    cdef Py_ssize_t elements, codes
     core_of(number, &a)
     if a.unit == 0:
         # Two panels, or one and its spread form.
         return up64(8 * row_bytes) + up64(max(8 * row_bytes, k // 32 * SPREAD))
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
-    return max(up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes), k // a.block * a.tables)
+    codes = up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
+    # Tables are for the bytes of a block but its scale.
+    return codes if a.look_up == NULL else max(codes, k // a.block * (a.nbytes - 2) * TABLE)
 
 
 def share_bytes(int code, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row_bytes):

@@ -17,6 +17,7 @@ tq1_0 as well (low digits of the first two activations and of the last three, th
 from libc.stdint cimport int8_t, int16_t, uint16_t
 from libc.string cimport memcpy
 
+from blocks cimport Q1_0, TQ1_0
 from codes cimport w8_add8, w8_sign8, w8_sub8, w8_table16
 from simd cimport (
     f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_abs8, w8_add16, w8_and, w8_load, w8_madd, w8_maddubs,
@@ -145,7 +146,7 @@ cdef inline void look_up_q1_0(const char* const* panels, Py_ssize_t nb, const ch
                        w8_add16(w8_maddubs(w8_zip8(low, high, 1), digits), over), dw, d[0], y)
             d += 1
         for i in range(TOGETHER):
-            p[i] += 144
+            p[i] += 8 * sizeof(Q1_0)
     for i in range(TOGETHER):
         acc[i] = y[i]
 
@@ -189,7 +190,7 @@ cdef inline void look_up_tq1_0(const char* const* panels, Py_ssize_t nb, const c
             cd = w8_add16(cd, w8_maddubs(digits, w8_zip8(low, high, 1)))
         for i in range(TOGETHER):
             dw[i] = f8_load_f16(<const uint16_t*> p[i])
-            p[i] += 432
+            p[i] += 8 * sizeof(TQ1_0)
         add_scaled(ab, cd, dw, d[0], y)
         d += 1
     for i in range(TOGETHER):

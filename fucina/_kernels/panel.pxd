@@ -45,7 +45,6 @@ cdef struct LinearArgs:
     const uint8_t* grid
     int nbytes, half_at, block, unit
     int size                # elements per block of activations
-    int tables              # bytes of tables per block of weights
 
 
 cdef inline Py_ssize_t up64(Py_ssize_t n) noexcept nogil:

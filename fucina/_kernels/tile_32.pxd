@@ -32,11 +32,28 @@ ctypedef fused Block32:
     Q8_0
 
 
+cdef inline w8 code_word(const Block32* tag, w8 word, w8 qh, int g) noexcept nogil:
+    """Word ``g`` of a block's codes, from the word that has them as its low or high nibbles."""
+    word = w8_and(w8_shr16(word, 4) if g >= 4 else word, w8_set1_u8(15))
+    if Block32 is Q5_0 or Block32 is Q5_1:
+        word = w8_or(word, w8_fifth_bits(qh, g))
+    return word
+
+
+cdef inline w8 without_offset(const Block32* tag, w8 s, const char* aux) noexcept nogil:
+    """A sum of products less what the offset of the codes added to it."""
+    if Block32 is Q4_0:
+        return w8_sub32(s, w8_shl32(w8_bcast32(aux), 3))
+    elif Block32 is Q5_0:
+        return w8_sub32(s, w8_shl32(w8_bcast32(aux), 4))
+    else:
+        return s
+
+
 cdef inline void unpack32(const Block32* tag, const char* p, w8* w) noexcept nogil:
     """Eight words of codes, unsigned where the format is; word g holds elements 4g..4g+3 of 8 rows."""
     cdef int g
-    cdef w8 v, qh
-    cdef w8 low = w8_set1_u8(15)
+    cdef w8 v, qh = w8_zero()
     if Block32 is Q8_0:
         for g in range(8):
             w[g] = w8_load(p + 32 * g)
@@ -46,11 +63,8 @@ cdef inline void unpack32(const Block32* tag, const char* p, w8* w) noexcept nog
             p += 32
         for g in range(4):
             v = w8_load(p + 32 * g)
-            w[g] = w8_and(v, low)
-            w[g + 4] = w8_and(w8_shr16(v, 4), low)
-        if Block32 is Q5_0 or Block32 is Q5_1:
-            for g in range(8):
-                w[g] = w8_or(w[g], w8_fifth_bits(qh, g))
+            w[g] = code_word(tag, v, qh, g)
+            w[g + 4] = code_word(tag, v, qh, g + 4)
 
 
 cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const char* aux) noexcept nogil:
@@ -66,11 +80,7 @@ cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const cha
         s = w8_madd(w8_dot8_u4(w, a), ones)
     else:
         s = w8_add32(w8_madd(w8_dot4_u5(w, a), ones), w8_madd(w8_dot4_u5(w + 4, a + 16), ones))
-    if Block32 is Q4_0:
-        s = w8_sub32(s, w8_shl32(w8_bcast32(aux), 3))
-    if Block32 is Q5_0:
-        s = w8_sub32(s, w8_shl32(w8_bcast32(aux), 4))
-    return s
+    return without_offset(tag, s, aux)
 
 
 cdef inline void spread_32(const Block32* tag, const char* p, Py_ssize_t nb, char* to) noexcept nogil:
@@ -154,7 +164,7 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
     cdef w8 w[4]
     cdef w8 u[4]
     cdef w8 part[2 * TILE]
-    cdef w8 x, y, offset
+    cdef w8 x, y
     cdef w8 ones = w8_set1_i16(1), low = w8_set1_u8(15)
     cdef f8 dp, dr, mp, mr, dc
     cdef Py_ssize_t _
@@ -185,9 +195,7 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
         for c in range(nc):
             dot4_pair(w, u, a, &x, &y)
             x, y = w8_madd(w8_add16(x, part[2 * c]), ones), w8_madd(w8_add16(y, part[2 * c + 1]), ones)
-            if Paired32 is Q4_0:
-                offset = w8_shl32(w8_bcast32(aux + 4 * c), 3)
-                x, y = w8_sub32(x, offset), w8_sub32(y, offset)
+            x, y = without_offset(tag, x, aux + 4 * c), without_offset(tag, y, aux + 4 * c)
             dc = f8_set1(d[c])
             acc[2 * c] = f8_fma(f8_mul(dp, dc), f8_from_i32(x), acc[2 * c])
             acc[2 * c + 1] = f8_fma(f8_mul(dr, dc), f8_from_i32(y), acc[2 * c + 1])
@@ -208,14 +216,6 @@ ctypedef fused Both32:
     Q4_1
     Q5_0
     Q5_1
-
-
-cdef inline w8 code_word(const Both32* tag, w8 word, w8 qh, int g) noexcept nogil:
-    """Word ``g`` of a block's codes, from the word that has them as its low or high nibbles."""
-    word = w8_and(w8_shr16(word, 4) if g >= 4 else word, w8_set1_u8(15))
-    if Both32 is Q5_0 or Both32 is Q5_1:
-        word = w8_or(word, w8_fifth_bits(qh, g))
-    return word
 
 
 cdef inline void row_pair_32(const Both32* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
@@ -261,9 +261,8 @@ cdef inline void row_pair_32(const Both32* p, const char* r, Py_ssize_t nb, cons
             total = w8_madd(sums[e][0], ones)
             if Both32 is Q5_0 or Both32 is Q5_1:
                 total = w8_add32(total, w8_madd(sums[e][1], ones))
-            if Both32 is Q4_0 or Both32 is Q5_0:
-                total = w8_sub32(total, w8_shl32(w8_bcast32(aux), 3 if Both32 is Q4_0 else 4))
-            else:
+            total = without_offset(p, total, aux)
+            if Both32 is Q4_1 or Both32 is Q5_1:
                 dw[e] = f8_from_f16_of_words(words[e], 0)
             y[e] = f8_fma(f8_mul(dw[e], da), f8_from_i32(total), y[e])
             if Both32 is Q4_1 or Both32 is Q5_1:

@@ -11,7 +11,7 @@ Inside ``chain()`` every row goes through all steps on one thread: right for wor
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,7 +138,13 @@ class Program:
 
     @contextmanager
     def chain(self):
-        """The steps inside, which work on rows, pass over a share of the rows one after the other on one thread."""
+        """The steps inside, which work on rows, pass over a share of the rows one after the other on one thread.
+
+        A chain inside of another is a part of it.
+        """
+        if self._in_chain:
+            yield
+            return
         self._in_chain, self._continues = True, False
         try:
             yield
@@ -170,7 +176,7 @@ class Program:
         if not (data.flags.c_contiguous and data.flags.aligned) or out.shape != (len(ids), table.shape[1]):
             raise ValueError(f"shapes do not fit or the table is not contiguous: ids {ids.shape}, {table!r}, out {out.shape}")
         made = kernel(stem).dequantize_rows_step(*given, data.view(np.uint8), ids, out)
-        with nullcontext() if self._in_chain else self.chain():  # the factor follows its rows, never another thread's
+        with self.chain():  # the factor follows its rows, never another thread's
             self._add(made, self._shares, 1, True, ids, data, out)
             if scale is not None:
                 self.scale(out, scale, out)
