@@ -37,6 +37,9 @@ ctypedef void (*row_t)(const char* p, Py_ssize_t nb, const uint8_t* grid, const 
 ctypedef void (*row_pair_t)(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
                             const char* aux, f8* acc) noexcept nogil
 
+# What packing changes in ``nb`` interleaved blocks.
+ctypedef void (*recode_t)(char* panel, Py_ssize_t nb) noexcept nogil
+
 # Tables of sums of ``k`` activations, and ``nb`` blocks of four panels times what they were made of.
 ctypedef void (*tabulate_t)(const int8_t* qs, Py_ssize_t k, char* to) noexcept nogil
 ctypedef void (*look_up_t)(const char* const* panels, Py_ssize_t nb, const char* tables, const float* d,
@@ -47,7 +50,6 @@ cdef extern from "codes.h" nogil:
     w8 w8_pack16(w8 low, w8 high)
     w8 w8_sub8(w8 a, w8 b)
     w8 w8_add8(w8 a, w8 b)
-    w8 w8_trit(w8 x)
     w8 w8_dot_bits8(w8 word, const int8_t* a)
     w8 w8_dot_crumbs4(w8 word, w8 next, const int8_t* a)
     w8 w8_byte_i32(w8 a, int k)

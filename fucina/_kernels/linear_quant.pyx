@@ -32,12 +32,13 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
     Q8_0, TQ2_0,
 )
-from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, row_pair_t, row_t, tabulate_t
+from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
 from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_column_raw
-from panel cimport TILE, LinearArgs, finish, interleave, interleave_any, up64
+from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
+from recode cimport recode_q1_0, recode_tq1_0
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport pair_32, row_32, row_pair_32, spread_32, tile_32
@@ -201,8 +202,7 @@ cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept
                             for c in range((8 * count * a.nbytes + 63) // 64):
                                 fu_prefetch(p + 8 * count * a.nbytes + 64 * c)
                     else:
-                        interleave_any(p + b * a.nbytes, a.row_bytes, rows, count, a.nbytes, a.half_at,
-                                       p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
+                        pack_panel(a, p + b * a.nbytes, rows, count, p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
                         p = raw
                     a.expand(p, count, a.grid, codes)
                 if nc == 1:
@@ -255,13 +255,16 @@ cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, in
     a.row_pair = NULL
     a.tabulate = NULL
     a.look_up = NULL
+    a.recode = NULL
     return <core_t> linear
 
 
-cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, core_t core) noexcept nogil:
+cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, recode_t recode,
+                      core_t core) noexcept nogil:
     """The format of ``a`` when one column meets it by way of tables."""
     a.tabulate = tabulate
     a.look_up = look_up
+    a.recode = recode
     return core
 
 
@@ -308,7 +311,7 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     if number == NUM_IQ4_XS:
         return as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
     if number == NUM_TQ1_0:
-        return looked_up(a, tabulate_tq1_0, look_up_tq1_0,
+        return looked_up(a, tabulate_tq1_0, look_up_tq1_0, recode_tq1_0,
                          as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY))
     if number == NUM_TQ2_0:
         return as_format(a, <core_t> linear_codes[Ternary],
@@ -319,8 +322,9 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_format(a, <core_t> linear_codes[Sixteen],
                          expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
     if number == NUM_Q1_0:
-        return looked_up(a, tabulate_q1_0, look_up_q1_0, as_format(a, <core_t> linear_codes[Eight], expand_q1_0,
-                                                                   <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32))
+        return looked_up(a, tabulate_q1_0, look_up_q1_0, recode_q1_0,
+                         as_format(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0],
+                                   128, 18, 0, 4 * UNIT_32))
     if number == NUM_Q2_0:
         return as_format(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
     if number == NUM_Q2_0_G128:
@@ -445,32 +449,29 @@ def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, cons
     return step_of(core, &a, sizeof(a), &a.m)
 
 
-cdef struct PackArgs:
-    const char* w
-    char* panels
-    Py_ssize_t n, row_bytes
-    int nbytes, half_at
-
-
-cdef void pack_rows(const PackArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+cdef void pack_rows(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of the panels that rows are packed to, at ``scratch``."""
     cdef Py_ssize_t count = (a.n + 7) // 8
     cdef Py_ssize_t i
     cdef const char* p
     for i in range(share_start(count, ith, nth), share_start(count, ith + 1, nth)):
         p = a.w + 8 * i * a.row_bytes
-        interleave_any(p, a.row_bytes, <int> min(<Py_ssize_t> 8, a.n - 8 * i), a.row_bytes // a.nbytes, a.nbytes,
-                       a.half_at, p + 8 * a.row_bytes, a.panels + 8 * i * a.row_bytes)
+        pack_panel(a, p, <int> min(<Py_ssize_t> 8, a.n - 8 * i), a.row_bytes // a.nbytes, p + 8 * a.row_bytes,
+                   a.scratch + 8 * i * a.row_bytes)
 
 
-def pack_rows_into_unchecked(int nbytes, int half_at, const unsigned char[:, ::1] w, unsigned char[:, ::1] panels,
-                             Py_ssize_t nth):
-    """Interleave the rows of ``w`` [n, row_bytes] by 8 into ``panels`` [ceil(n / 8), 8 * row_bytes]."""
-    cdef PackArgs a
-    a.w = <const char*> &w[0, 0]
-    a.panels = <char*> &panels[0, 0]
-    a.n = w.shape[0]
-    a.row_bytes = w.shape[1]
+def pack_rows_into_unchecked(int code, int nbytes, int half_at, const unsigned char[:, ::1] w,
+                             unsigned char[:, ::1] panels, Py_ssize_t nth):
+    """Interleave the rows of ``w`` [n, row_bytes] by 8 into ``panels`` [ceil(n / 8), 8 * row_bytes].
+
+    ``code``, ``nbytes`` and ``half_at`` are the format's row in the table."""
+    cdef LinearArgs a
+    core_of(code, &a)
     a.nbytes = nbytes
     a.half_at = half_at
+    a.w = <const char*> &w[0, 0]
+    a.scratch = <char*> &panels[0, 0]
+    a.n = w.shape[0]
+    a.row_bytes = w.shape[1]
     with nogil:
         run_team(<core_t> pack_rows, &a, 4 * nth if nth > 1 else 1, nth)

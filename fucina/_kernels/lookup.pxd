@@ -9,6 +9,7 @@ A sum has more than 8 bits, so a table holds two digits of it, sum = low + 32 * 
 as they fit and are put together by one multiply-add. Sums are the same integers as elsewhere.
 
 Memory: 32 rows, a panel of 8 out of four streams, are taken together, because a shuffle has one table for 16 rows.
+Panels hold bytes in the order and the code that is made for this (``recode.pxd``).
 Nothing is fetched ahead: hardware follows four streams, and asking took 1.03 times as long (AMD Zen 3, 2026-11).
 Tables of q1_0: 64 bytes per byte of weights (16 low digits and 16 high ones for its low and its high four bits), of
 tq1_0 as well (low digits of the first two activations and of the last three, then high ones).
@@ -19,14 +20,14 @@ from libc.string cimport memcpy
 
 from blocks cimport Q1_0, TQ1_0
 from codes cimport w8_add8, w8_sign8, w8_sub8, w8_table16
+from recode cimport fu_first_byte, w8_part8
 from simd cimport (
     f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_abs8, w8_add16, w8_and, w8_load, w8_madd, w8_maddubs,
     w8_sar16, w8_sar32, w8_set1_i16, w8_set1_i32, w8_set1_u8, w8_shr16, w8_zero,
 )
 
 cdef extern from "lookup.h" nogil:
-    void w8_turn_bytes(const char* const* panels, long at, w8* v)
-    w8 w8_part8(w8 x, int k)
+    void w8_join_bytes(const char* const* panels, long at, w8* v)
     w8 w8_zip8(w8 a, w8 b, int high)
     void w8_store_bytes(char* to, w8 a, w8 b)
 
@@ -131,7 +132,7 @@ cdef inline void look_up_q1_0(const char* const* panels, Py_ssize_t nb, const ch
         for i in range(TOGETHER):
             dw[i] = f8_load_f16(<const uint16_t*> p[i])
         for s in range(4):
-            w8_turn_bytes(p, 16 + 32 * s, v)
+            w8_join_bytes(p, 16 + 32 * s, v)
             low = w8_zero()
             high = w8_zero()
             for i in range(4):
@@ -153,7 +154,7 @@ cdef inline void look_up_q1_0(const char* const* panels, Py_ssize_t nb, const ch
 
 cdef inline void look_up_tq1_0(const char* const* panels, Py_ssize_t nb, const char* tables, const float* d,
                                f8* acc) noexcept nogil:
-    """The same. A byte is 256 / 243 times its number of five digits, rounded up: its leading two are its part 9 / 256.
+    """The same. Middles are the bytes whose three last digits stand for nothing, 1 1 1.
 
     A word's low digits are 8 numbers from -16 to 16 whose sum is at least -128; sums of a block fit into 16 bits.
     """
@@ -167,19 +168,19 @@ cdef inline void look_up_tq1_0(const char* const* panels, Py_ssize_t nb, const c
     cdef Py_ssize_t _
     cdef int i, g
     for i in range(16):
-        middles[i] = <int8_t> (27 * i + 13)
+        middles[i] = <int8_t> (fu_first_byte[i] + 13)
     for i in range(TOGETHER):
         p[i], y[i] = panels[i], acc[i]
     for _ in range(nb):
         ab = w8_zero()
         cd = w8_zero()
         for g in range(13):
-            w8_turn_bytes(p, 16 + 32 * g, v)
+            w8_join_bytes(p, 16 + 32 * g, v)
             low = w8_zero()
             high = w8_zero()
             for i in range(4):
                 first = w8_part8(v[i], 9)
-                last = w8_sub8(w8_part8(v[i], 243), w8_table16(first, middles))
+                last = w8_sub8(v[i], w8_table16(first, middles))
                 index = w8_abs8(last)
                 low = w8_add8(low, w8_table16(first, <const int8_t*> tables))
                 high = w8_add8(high, w8_table16(first, <const int8_t*> tables + 16))

@@ -6,7 +6,7 @@ are a matter of arithmetic after all, look sums up (``lookup.pxd``).
 """
 
 from lookup cimport TOGETHER
-from panel cimport LinearArgs, finish, interleave_any
+from panel cimport LinearArgs, finish, pack_panel
 from simd cimport f8, f8_zero
 
 # Elements of raw rows that are interleaved at a time. Short turns between copying weights and multiplying keep the
@@ -107,8 +107,7 @@ cdef inline void one_column_raw(const LinearArgs* a, Py_ssize_t start, Py_ssize_
         b = 0
         while b < nb:
             p = a.w + 8 * i * a.row_bytes + b * a.nbytes
-            interleave_any(p, a.row_bytes, rows, min(piece, nb - b), a.nbytes, a.half_at,
-                           a.w + 8 * (i + 1) * a.row_bytes + 8 * b * a.nbytes, scratch)
+            pack_panel(a, p, rows, min(piece, nb - b), a.w + 8 * (i + 1) * a.row_bytes + 8 * b * a.nbytes, scratch)
             at = b * a.block // a.size
             a.row(scratch, min(piece, nb - b), a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc)
             b += piece

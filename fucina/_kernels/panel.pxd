@@ -10,7 +10,7 @@ for all 8.
 from libc.stdint cimport int8_t, uint8_t
 from libc.string cimport memcpy
 
-from codes cimport expand_t, look_up_t, row_pair_t, row_t, tabulate_t
+from codes cimport expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
 from simd cimport f8, f8_add, f8_load, f8_mul, f8_set1, f8_store, fu_prefetch, fu_prefetch_here, w8_transpose4
 from team cimport core_t
 
@@ -34,13 +34,14 @@ cdef struct LinearArgs:
     Py_ssize_t m, n, k
     float scale             # of the whole tensor, 1 where the format has none
     # The core for many columns; how one column meets a panel of the format, two panels (or NULL), and four by way of
-    # tables (or NULL); how the format is expanded to code panels, or NULL; its lattice or NULL; a block's bytes and
-    # elements, the bytes that it becomes.
+    # tables (or NULL); what packing changes in bytes, or NULL; how the format is expanded to code panels, or NULL; its
+    # lattice or NULL; a block's bytes and elements, the bytes that it becomes.
     core_t many
     row_t row
     row_pair_t row_pair
     tabulate_t tabulate
     look_up_t look_up
+    recode_t recode
     expand_t expand
     const uint8_t* grid
     int nbytes, half_at, block, unit
@@ -100,19 +101,22 @@ cdef inline void interleave(const char* w, Py_ssize_t stride, int rows, Py_ssize
             src[i] += nbytes
 
 
-cdef inline void interleave_any(const char* w, Py_ssize_t stride, int rows, Py_ssize_t blocks, int nbytes,
-                                int half_at, const char* ahead, char* panel) noexcept nogil:
-    """``interleave`` with the constants of the shortest blocks, where they matter."""
-    if nbytes == 17:
+cdef inline void pack_panel(const LinearArgs* a, const char* w, int rows, Py_ssize_t blocks, const char* ahead,
+                            char* panel) noexcept nogil:
+    """``interleave`` with the constants of the shortest blocks, where they matter; then what the format changes."""
+    cdef Py_ssize_t stride = a.row_bytes
+    if a.nbytes == 17:
         interleave(w, stride, rows, blocks, 17, 0, ahead, panel)
-    elif nbytes == 18:
+    elif a.nbytes == 18:
         interleave(w, stride, rows, blocks, 18, 0, ahead, panel)
-    elif nbytes == 34:
+    elif a.nbytes == 34:
         interleave(w, stride, rows, blocks, 34, 0, ahead, panel)
-    elif nbytes == 36:
+    elif a.nbytes == 36:
         interleave(w, stride, rows, blocks, 36, -1, ahead, panel)
     else:
-        interleave(w, stride, rows, blocks, nbytes, half_at, ahead, panel)
+        interleave(w, stride, rows, blocks, a.nbytes, a.half_at, ahead, panel)
+    if a.recode != NULL:
+        a.recode(panel, blocks)
 
 
 cdef inline void finish(f8 acc, float scale, const float* bias, float* out, int rows) noexcept nogil:

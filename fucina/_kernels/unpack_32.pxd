@@ -18,6 +18,7 @@ from codes cimport (
 )
 from levels cimport fu_fp4_levels, fu_iq4_levels
 from panel cimport fetch_ahead
+from recode cimport w8_turn8
 from simd cimport (
     f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_and, w8_bcast32, w8_load, w8_madd,
     w8_maddubs, w8_sar32, w8_set1_i16, w8_set1_u8, w8_shl16, w8_shr16, w8_sub32, w8_zero,
@@ -94,7 +95,7 @@ cdef inline void expand_q1_0(const char* p, Py_ssize_t nb, const uint8_t* grid, 
     for _ in range(nb):
         d = f8_load_f16(<const uint16_t*> p)
         for s in range(4):
-            codes_of_bits(to, w8_load(p + 16 + 32 * s), 2)
+            codes_of_bits(to, w8_turn8(w8_load(p + 16 + 32 * s)), 2)
             put_f8(to, 256, d)
             to += UNIT_32
         p += 16 + 4 * 32
@@ -206,7 +207,7 @@ cdef inline void row_bits(const Bits* p, Py_ssize_t nb, const uint8_t* grid, con
         for _part in range(2 if Bits is Q2_0 else 4):
             if Bits is Q1_0:
                 # A bit stands for 0 or 2: the sum is fourfold, too.
-                s = w8_dot_bits8(w8_load(at), qs)
+                s = w8_dot_bits8(w8_turn8(w8_load(at)), qs)
                 at += 32
             else:
                 s = w8_dot_crumbs4(w8_load(at), w8_load(at + 32), qs)

@@ -6,9 +6,10 @@ Codes: iq4_xs signed; ternary + 1 (0 to 2). All 64 pairs of products of tq1_0 fi
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales, w8_add8, w8_pack16, w8_trit
+from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales, w8_pack16
 from levels cimport fu_iq4_levels
 from panel cimport fetch_ahead
+from recode cimport five_digits
 from simd cimport (
     f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and,
     w8_bcast32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16, w8_set1_i32, w8_shl32, w8_shr32, w8_sub32, w8_zero,
@@ -69,25 +70,24 @@ cdef inline void row_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, c
 
 
 cdef inline void trits(const char* p, int words, int count, char* to) noexcept nogil:
-    """``count`` base-3 digits of each byte: tripling brings the next one to the top."""
-    cdef w8 v
+    """The leading ``count`` digits of each byte."""
+    cdef w8 v[5]
     cdef int g, n
     for g in range(words):
-        v = w8_load(p + 32 * g)
+        five_digits(p + 32 * g, v)
         for n in range(count):
-            put(to, words * n + g, w8_trit(v))
-            v = w8_add8(w8_add8(v, v), v)
+            put(to, words * n + g, v[n])
 
 
 cdef inline w8 dot_trits(const char* p, int words, int count, const int8_t* a) noexcept nogil:
     """The same digits times the activations, in i16."""
-    cdef w8 total = w8_zero(), v
+    cdef w8 v[5]
+    cdef w8 total = w8_zero()
     cdef int g, n
     for g in range(words):
-        v = w8_load(p + 32 * g)
+        five_digits(p + 32 * g, v)
         for n in range(count):
-            total = w8_add16(total, w8_maddubs(w8_trit(v), w8_bcast32(a + 4 * (words * n + g))))
-            v = w8_add8(w8_add8(v, v), v)
+            total = w8_add16(total, w8_maddubs(v[n], w8_bcast32(a + 4 * (words * n + g))))
     return total
 
 

@@ -26,8 +26,26 @@ def _words(nbytes, half_at):
     return head, np.array([i for i in order if i not in head]).reshape(-1, 4)
 
 
-def pack_rows_into_unchecked(nbytes, half_at, w, panels):
-    """Interleave rows by 8: per block the heads of 8 rows, then every word of 8 rows. The last row fills up."""
+# The only formats whose bytes change when they are packed, by code.
+TQ1_0, Q1_0 = 12, 16
+# The digits of a byte of tq1_0 as one number; two leading ones and three others as panels hold them, and as ggml does.
+_V = np.arange(256) * 243 >> 8
+_PACKED = (256 * (_V // 27) + 8) // 9 + _V % 27
+_UNPACKED = np.zeros(256, np.uint8)
+_UNPACKED[_PACKED] = (256 * _V + 242) // 243
+
+
+def _turned(words):
+    """Words [..., 8, 4] as [..., 2, 4, 4], of four rows each, transposed; again to undo it."""
+    return words.reshape(words.shape[:-2] + (2, 4, 4)).swapaxes(-1, -2).reshape(words.shape)
+
+
+def pack_rows_into_unchecked(code, nbytes, half_at, w, panels):
+    """Interleave rows by 8: per block the heads of 8 rows, then every word of 8 rows. The last row fills up.
+
+    Of q1_0 and tq1_0 the words of four rows are turned, first byte 0 of all four, and so on; those of tq1_0, ceil(256 / 243
+    * v) of five digits v, become ceil(256 / 9 * (v // 27)) + v % 27.
+    """
     head, words = _words(nbytes, half_at)
     n, row_bytes = w.shape
     for i in range(panels.shape[0]):
@@ -35,18 +53,22 @@ def pack_rows_into_unchecked(nbytes, half_at, w, panels):
         parts = []
         for b in range(row_bytes // nbytes):
             parts.append(rows[:, b, head].reshape(-1))
-            parts.append(rows[:, b, words].transpose(1, 0, 2).reshape(-1))
+            body = rows[:, b, words].transpose(1, 0, 2)
+            body = _PACKED[body] if code == TQ1_0 else body
+            parts.append((_turned(body) if code in (TQ1_0, Q1_0) else body).reshape(-1))
         panels[i] = np.concatenate(parts)
 
 
-def unpack_rows(nbytes, half_at, panels, n):
-    """The rows of a packed matrix."""
+def unpack_rows(code, nbytes, half_at, panels, n):
+    """The rows of a packed matrix; bytes of tq1_0 that stand for the same digits have become the same."""
     head, words = _words(nbytes, half_at)
     blocks = panels.reshape(panels.shape[0], -1, 8 * nbytes)
     rows = np.empty((panels.shape[0], 8, blocks.shape[1], nbytes), np.uint8)
     heads, body = np.split(blocks, [8 * len(head)], axis=-1)
     rows[..., head] = heads.reshape(blocks.shape[:2] + (8, len(head))).transpose(0, 2, 1, 3)
-    rows[..., words] = body.reshape(blocks.shape[:2] + (-1, 8, 4)).transpose(0, 3, 1, 2, 4)
+    body = body.reshape(blocks.shape[:2] + (-1, 8, 4))
+    body = _turned(body) if code in (TQ1_0, Q1_0) else body
+    rows[..., words] = (_UNPACKED[body] if code == TQ1_0 else body).transpose(0, 3, 1, 2, 4)
     return rows.reshape(-1, blocks.shape[1] * nbytes)[:n]
 
 
@@ -71,7 +93,7 @@ def linear_quant_into_unchecked(code, kind, nbytes, half_at, packed, w, grid, sc
     numbers with an own multiply-add each (nvfp4) where they come in blocks of 32. ``scale`` multiplies the sum of all.
     """
     m, n = out.shape
-    rows = unpack_rows(nbytes, half_at, np.asarray(w), n) if packed else np.asarray(w)
+    rows = unpack_rows(code, nbytes, half_at, np.asarray(w), n) if packed else np.asarray(w)
     with np.errstate(all="ignore"):
         fields = _blocks.fields(code, rows.reshape(n, -1, nbytes), grid)
     a, da, sums = quantize_rows(kind, np.asarray(x))

@@ -131,7 +131,7 @@ def pack(w: QTensor) -> PackedQTensor:
         data = _check.contiguous(w.data)
         nth = enter(panels.size, GATE)
         try:
-            kernel("linear_quant").pack_rows_into_unchecked(w.spec.nbytes, w.spec.half_at, data, panels, nth)
+            kernel("linear_quant").pack_rows_into_unchecked(w.spec.code, w.spec.nbytes, w.spec.half_at, data, panels, nth)
         finally:
             leave(nth)
     return PackedQTensor(panels, w.spec, w.shape, w.scale)

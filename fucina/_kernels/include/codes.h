@@ -146,18 +146,6 @@ FU w8 w8_crumbs(w8 v) {
     return (w8)(s & 0x03030303u);
 }
 
-/* 3 x / 256, the leading base-3 digit of a byte: averages of x - 1 with half of itself, rounded up, end up in the same
- * quarter. */
-FU w8 w8_trit(w8 x) {
-#ifdef FU_AVX2
-    __m256i y = _mm256_subs_epu8((__m256i)x, _mm256_set1_epi8(1));
-    y = _mm256_avg_epu8(y, _mm256_avg_epu8(y, _mm256_setzero_si256()));
-    return (w8)_mm256_and_si256(_mm256_srli_epi16(y, 6), _mm256_set1_epi8(3));
-#else
-    return (w8)(((fu_u8)((fu_u8)x > 85) & 1) + ((fu_u8)((fu_u8)x > 170) & 1));
-#endif
-}
-
 /* Bytes k, k + 4, k + 8 and k + 12 of sixteen in every lane. */
 FU w8 w8_every4(const int8_t* a, int k) {
 #ifdef FU_AVX2

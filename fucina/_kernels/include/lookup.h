@@ -1,18 +1,16 @@
-/* Primitives of sums that are looked up: bytes of four panels by position, base-32 digits of sums, their products. */
+/* Primitives of sums that are looked up: bytes of four panels by position, base-32 digits of sums. */
 #ifndef FUCINA_LOOKUP_H
 #define FUCINA_LOOKUP_H
 
 #include "codes.h"
 
-/* The same word of four panels to its four bytes, each of 32 rows. A half of a vector holds four rows of every panel:
- * a0 b0 a1 b1 a2 b2 a3 b3, c0 d0 c1 d1 c2 d2 c3 d3; the other half their rows 4 to 7. */
-FU void w8_turn_bytes(const char* const* panels, long at, w8* v) {
+/* The same word, turned (recode.h), of four panels to its four bytes, each of 32 rows. A half of a vector holds four rows
+ * of every panel: a0 b0 a1 b1 a2 b2 a3 b3, c0 d0 c1 d1 c2 d2 c3 d3; the other half their rows 4 to 7. */
+FU void w8_join_bytes(const char* const* panels, long at, w8* v) {
 #ifdef FU_AVX2
-    const __m256i turn = _mm256_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
-                                          0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m256i w[4];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) w[i] = _mm256_shuffle_epi8((__m256i)w8_load(panels[i] + at), turn);
+    for (int i = 0; i < 4; i++) w[i] = (__m256i)w8_load(panels[i] + at);
     __m256i ab = _mm256_unpacklo_epi8(w[0], w[1]), cd = _mm256_unpacklo_epi8(w[2], w[3]);
     v[0] = (w8)_mm256_unpacklo_epi64(ab, cd);
     v[1] = (w8)_mm256_unpackhi_epi64(ab, cd);
@@ -24,19 +22,11 @@ FU void w8_turn_bytes(const char* const* panels, long at, w8* v) {
     char to[4][32];
     for (int k = 0; k < 4; k++)
         for (int r = 0; r < 8; r++)
-            for (int i = 0; i < 4; i++) to[k][16 * (r / 4) + 8 * (i / 2) + 2 * (r % 4) + i % 2] = panels[i][at + 4 * r + k];
+            for (int i = 0; i < 4; i++) {
+                const char* from = panels[i] + at + 16 * (r / 4) + 4 * k + r % 4;
+                to[k][16 * (r / 4) + 8 * (i / 2) + 2 * (r % 4) + i % 2] = *from;
+            }
     memcpy(v, to, sizeof to);
-#endif
-}
-
-/* Bytes times k, 0 to 256, over 256. */
-FU w8 w8_part8(w8 x, int k) {
-#ifdef FU_AVX2
-    const __m256i by = _mm256_set1_epi16((short)k);
-    __m256i even = _mm256_mulhi_epu16((__m256i)w8_shl16(x, 8), by), odd = _mm256_mullo_epi16((__m256i)w8_shr16(x, 8), by);
-    return (w8)_mm256_blendv_epi8(even, odd, _mm256_set1_epi16((short)0xff00));
-#else
-    return (w8)((((fu_u16)x & 255) * (uint16_t)k >> 8) | (((fu_u16)x >> 8) * (uint16_t)k & 0xff00));
 #endif
 }
 
