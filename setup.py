@@ -40,6 +40,7 @@ CFLAGS = ["-O1", "-g"] if DEBUG else ["-O3", "-g0", "-DNDEBUG"]
 CFLAGS += [
     "-std=gnu11", "-ffp-contract=off", "-fno-tree-reassoc", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi",
     "-Wno-unused-function", "-Wno-unreachable-code", "-Wno-discarded-qualifiers",
+    "-Werror=implicit-function-declaration",     # or a module with a symbol that nobody has would be built
 ]
 
 

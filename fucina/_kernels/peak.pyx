@@ -11,11 +11,11 @@ from simd cimport (
     f8, f8_add, f8_fma, f8_set1, f8_store, w8, w8_add32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16,
     w8_set1_i32, w8_store,
 )
+from team cimport fu_present
 
 cdef extern from "meet.h" nogil:
     ctypedef struct fu_meeting:
         pass
-    int64_t fu_present()
     void fu_meet(fu_meeting* m, int64_t n)
 
 cdef enum:

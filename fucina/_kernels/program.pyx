@@ -1,9 +1,8 @@
 """Replays a list of validated steps inside one parallel region.
 
-A step is a core of some kernel, its arguments, and the number of shares it is cut into. A thread draws the shares of its
-own part of a step first, in order, because they lie side by side in memory: what is fetched ahead in one share is the
-beginning of the next. Then it draws what is left of the parts of others, so a thread that was held up does fewer. (One
-counter for all shares: tokens of SmolLM2 on two threads took 1.06 to 1.09 times as long. AMD Zen 3, 2026-11.)
+A step is a core of some kernel, its arguments, and the number of shares it is cut into. Threads draw shares as everywhere
+(``team.pxd``), those of their own part first. (One counter for all shares: tokens of SmolLM2 on two threads took 1.06 to
+1.09 times as long. AMD Zen 3, 2026-11.)
 
 At a barrier all threads wait; between two barriers steps must not depend on each other, unless they are chained: a share
 of a chain is that share of all its steps, done by the thread that drew it. Nothing here knows what a core computes, and a
@@ -15,14 +14,12 @@ from cython.parallel cimport parallel
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from team cimport core_t, fu_drawn, fu_ticket, share_start
+from team cimport core_t, fu_present, next_share
 
 cdef extern from "meet.h" nogil:
     ctypedef struct fu_meeting:
         int64_t arrived
         int64_t phase
-    int64_t fu_present()
-    int64_t fu_place()
     void fu_meet(fu_meeting* m, int64_t n)
 
 cdef enum:
@@ -39,25 +36,18 @@ cdef void replay(const Step* steps, Py_ssize_t count, int64_t* drawn, fu_meeting
     cdef const Step* end = steps + count
     cdef const Step* step = steps
     cdef const Step* link
-    cdef int64_t* counter
-    cdef int64_t share, turn, home, first, size, threads = fu_present(), me = fu_place()
+    cdef int64_t share, turn, threads = fu_present()
     while step < end:
         if not step.flags & CHAINED:
-            for turn in range(threads):
-                home = (me + turn) % threads
-                first = share_start(step.shares, home, threads)
-                size = share_start(step.shares, home + 1, threads) - first
-                counter = drawn + home * count
-                while fu_drawn(counter) < size:
-                    share = fu_ticket(counter)
-                    if share >= size:
-                        break
-                    share += first
-                    (<core_t> step.core)(<const void*> step.args, share, step.shares)
-                    link = step + 1
-                    while link < end and link.flags & CHAINED:
-                        (<core_t> link.core)(<const void*> link.args, share, step.shares)
-                        link += 1
+            turn = 0
+            share = next_share(step.shares, drawn, count, &turn)
+            while share >= 0:
+                (<core_t> step.core)(<const void*> step.args, share, step.shares)
+                link = step + 1
+                while link < end and link.flags & CHAINED:
+                    (<core_t> link.core)(<const void*> link.args, share, step.shares)
+                    link += 1
+                share = next_share(step.shares, drawn, count, &turn)
         if step.flags & BARRIER and threads > 1:
             fu_meet(meeting, threads)
         step += 1

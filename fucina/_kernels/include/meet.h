@@ -21,16 +21,6 @@
 #define FU_YIELD() sched_yield()
 #endif
 
-#ifdef _OPENMP
-#include <omp.h>
-/* Threads of the parallel region that this is called in: a runtime may give fewer than were asked for. */
-static inline int64_t fu_present(void) { return omp_get_num_threads(); }
-static inline int64_t fu_place(void) { return omp_get_thread_num(); }
-#else
-static inline int64_t fu_present(void) { return 1; }
-static inline int64_t fu_place(void) { return 0; }
-#endif
-
 /* Turns of waiting before the CPU is given away, about 10 us. */
 #define FU_TURNS 300
 
