@@ -29,8 +29,8 @@ from blocks cimport (
     I2_S, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S,
     NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0,
     NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1, NUM_Q4_K, NUM_Q5_0, NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0,
-    NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K,
-    Q8_0, TQ2_0,
+    NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0,
+    TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
@@ -38,10 +38,10 @@ from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_colu
 from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
-from recode cimport recode_q1_0, recode_tq1_0
+from recode cimport recode_five_bits, recode_q1_0, recode_q6_k, recode_tq1_0
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
-from tile_32 cimport pair_32, row_32, row_pair_32, spread_32, tile_32
+from tile_32 cimport pair_32, row_32, row_pair_32, tile_32
 from tile_codes cimport (
     Eight, Four, Mins, One, Signed, SignedK, Sixteen, Tag, Ternary, Twelve, Two, tile_codes_32, tile_codes_k,
     tile_ternary,
@@ -50,10 +50,10 @@ from tile_k cimport pair_k, row_k, row_pair_k, tile_k
 from unpack_32 cimport (
     expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128, row_bits, row_nibbles,
 )
+from unpack_6 cimport expand_q6_k, row_q6_k
 from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
 
 cdef enum:
-    SPREAD = 288    # bytes of 32 unpacked elements of 8 rows with their scales
     PAIRED = 4      # columns from which two panels at a time pay off
 
 
@@ -81,29 +81,22 @@ cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i,
     cdef const float* d
     cdef const char* aux
     cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
-    cdef bint spread = False
     if not a.packed:
         interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
+        if a.recode != NULL:
+            a.recode(scratch, nb)
         p = scratch
-    if Direct is Q5_0 or Direct is Q5_1:
-        if a.m > TILE:
-            scratch += up64(8 * a.row_bytes)
-            spread_32(tag, p, nb, scratch)
-            p = scratch
-            spread = True
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
         for c in range(nc):
             acc[c] = f8_zero()
         qs, d, aux = a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes
-        if nc == 1 and not spread:
+        if nc == 1:
             a.row(p, nb, NULL, qs, d, aux, acc)
         elif Direct is Q4_K or Direct is Q5_K:
             tile_k(tag, p, nb, qs, d, aux, nc, acc)
-        elif spread:
-            tile_32(tag, p, nb, qs, d, aux, nc, True, acc)
         else:
-            tile_32(tag, p, nb, qs, d, aux, nc, False, acc)
+            tile_32(tag, p, nb, qs, d, aux, nc, acc)
         for c in range(nc):
             finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
         t += TILE
@@ -268,6 +261,12 @@ cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, rec
     return core
 
 
+cdef core_t recoded(LinearArgs* a, recode_t recode, core_t core) noexcept nogil:
+    """The format of ``a`` when packing changes its bytes."""
+    a.recode = recode
+    return core
+
+
 cdef core_t paired(LinearArgs* a, row_pair_t row_pair, core_t core) noexcept nogil:
     """The format of ``a`` when one column meets two panels at a time."""
     a.row_pair = row_pair
@@ -284,18 +283,19 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return paired(a, <row_pair_t> row_pair_32[Q4_1],
                       as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0))
     if number == NUM_Q5_0:
-        return paired(a, <row_pair_t> row_pair_32[Q5_0],
-                      as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0))
+        return recoded(a, <recode_t> recode_five_bits[Q5_0],
+                       as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0))
     if number == NUM_Q5_1:
-        return paired(a, <row_pair_t> row_pair_32[Q5_1],
-                      as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0))
+        return recoded(a, <recode_t> recode_five_bits[Q5_1],
+                       as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0))
     if number == NUM_Q8_0:
         return as_format(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
     if number == NUM_Q4_K:
         return paired(a, row_pair_k,
                       as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0))
     if number == NUM_Q5_K:
-        return as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)
+        return recoded(a, <recode_t> recode_five_bits[Q5_K],
+                       as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0))
     if number == NUM_Q2_K:
         return as_format(a, <core_t> linear_codes[Mins],
                          <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)
@@ -303,8 +303,8 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_format(a, <core_t> linear_codes[Four],
                          <expand_t> expand_planes[Q3_K], <row_t> row_planes[Q3_K], 256, 110, 108, UNIT_K)
     if number == NUM_Q6_K:
-        return as_format(a, <core_t> linear_codes[Two],
-                         <expand_t> expand_planes[Q6_K], <row_t> row_planes[Q6_K], 256, 210, 208, UNIT_K)
+        return recoded(a, recode_q6_k,
+                       as_format(a, <core_t> linear_codes[Two], expand_q6_k, row_q6_k, 256, 210, 208, UNIT_K))
     if number == NUM_IQ4_NL:
         return as_format(a, <core_t> linear_codes[Signed],
                          expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32)
@@ -361,8 +361,7 @@ cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_
     cdef Py_ssize_t elements, codes
     core_of(number, &a)
     if a.unit == 0:
-        # Two panels, or one and its spread form.
-        return up64(8 * row_bytes) + up64(max(8 * row_bytes, k // 32 * SPREAD))
+        return 2 * up64(8 * row_bytes)      # two panels
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
     codes = up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
     # Tables are for the bytes of a block but its scale.

@@ -1,20 +1,20 @@
-"""q2_k, q3_k, q6_k, tq2_0 and i2_s: a byte holds elements of four runs of 32, twice in a block of 256.
+"""q2_k, q3_k, tq2_0 and i2_s: a byte holds elements of four runs of 32, twice in a block of 256.
 
 ``expand_planes`` makes code panels (``codes.pxd``) of them, for many columns. One column multiplies what it unpacks at
 once (``row_planes``): the sum of 16 elements of a run grows in i16 and meets its scale. Writing codes out and reading
 them back took a single row 1.5 times as long (AMD Zen 3, 2026-11).
 
-Codes: q2_k as they are (0 to 3, mins in the pairs); q3_k + 4 (0 to 7); q6_k + 32 (0 to 63); ternary + 1 (0 to 2, and 3
-where a file holds the fourth pattern of two bits).
+Codes: q2_k as they are (0 to 3, mins in the pairs); q3_k + 4 (0 to 7); ternary + 1 (0 to 2, and 3 where a file holds the
+fourth pattern of two bits).
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from blocks cimport I2_S, Q2_K, Q3_K, Q6_K, TQ2_0
+from blocks cimport I2_S, Q2_K, Q3_K, TQ2_0
 from codes cimport AT_D, AT_M, AT_PAIRS, AT_SCALES, UNIT_K, UNIT_TERNARY, put, put_f8, w8_move16, w8_sub8
 from panel cimport fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, fu_touch, w8, w8_add16, w8_add32,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32,
     w8_and, w8_bcast32, w8_dup_i8_i16, w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_i8_i16,
     w8_pair_u8_i16, w8_sar16, w8_sar32, w8_set1_i16, w8_set1_u8, w8_shl16, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
 )
@@ -22,7 +22,6 @@ from simd cimport (
 ctypedef fused Planes:
     Q2_K
     Q3_K
-    Q6_K
     TQ2_0
     I2_S
 
@@ -40,13 +39,7 @@ cdef inline const char* codes_of(const Planes* tag, const char* p) noexcept nogi
 cdef inline w8 plane(const Planes* tag, const char* p, int i, int j, int g, int up) noexcept nogil:
     """Elements 4g..4g+3 of run ``j`` of half ``i``, ``up`` bits above their place; ``p``: the words of codes."""
     cdef w8 v, h
-    if Planes is Q6_K:
-        # 32 words of low nibbles, 16 of two high bits.
-        v = w8_load(p + 32 * (16 * i + 8 * (j & 1) + g))
-        h = w8_load(p + 32 * (32 + 8 * i + g))
-        v = w8_and(w8_shr16(v, 4) if j & 2 else v, w8_set1_u8(15))
-        return w8_or(v, w8_and(w8_move16(h, 4 - 2 * j), w8_set1_u8(48)))
-    elif Planes is I2_S:
+    if Planes is I2_S:
         # The first run is in the highest bits.
         return w8_and(w8_shr16(w8_load(p + 32 * (8 * i + g)), 6 - 2 * j - up), w8_set1_u8(3 << up))
     else:
@@ -73,8 +66,6 @@ cdef inline w8 scales_of(const Planes* tag, const char* p, int g) noexcept nogil
     cdef w8 v, top
     if Planes is Q2_K:
         return w8_and(w8_load(p + 32 * g), w8_set1_u8(15))
-    elif Planes is Q6_K:
-        return w8_load(p + 16 + 32 * (48 + g))
     elif Planes is Q3_K:
         # Scale j: a nibble of byte j mod 8 and two bits of byte j mod 4 of the third word.
         v, top = w8_load(p + 16 + 32 * (24 + (g & 1))), w8_load(p + 16 + 32 * 26)
@@ -87,11 +78,6 @@ cdef inline w8 scales_of(const Planes* tag, const char* p, int g) noexcept nogil
 cdef inline w8 mins_of(const Planes* tag, const char* p, int g) noexcept nogil:
     """The same of the mins of q2_k."""
     return w8_and(w8_shr16(w8_load(p + 32 * g), 4), w8_set1_u8(15))
-
-
-cdef inline int bias_bits(const Planes* tag) noexcept nogil:
-    """What was added to a code, as a power of two."""
-    return 5 if Planes is Q6_K else 2
 
 
 cdef inline void expand_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
@@ -123,7 +109,7 @@ cdef inline void expand_planes(const Planes* p, Py_ssize_t nb, const uint8_t* gr
                     if Planes is Q2_K:
                         v = w8_pair_i8_i16(mins_of(p, at, g), j)
                     else:
-                        v = w8_shl16(w8_pair_i8_i16(scales, j), bias_bits(p))
+                        v = w8_shl16(w8_pair_i8_i16(scales, j), 2)
                     w8_store(to + AT_PAIRS + 64 * g + 32 * j, v)
             put_f8(to, AT_D, d)
             if Planes is Q2_K:
@@ -134,21 +120,16 @@ cdef inline void expand_planes(const Planes* p, Py_ssize_t nb, const uint8_t* gr
 
 cdef inline w8 run(const Planes* tag, const char* p, int i, int j, const int8_t* a, w8 scale) noexcept nogil:
     """Products of 16 elements of run ``j`` of half ``i`` times their scale, or in i16. See ``quarter``."""
-    cdef w8 total = w8_zero(), part = w8_zero()
+    cdef w8 part = w8_zero()
     cdef int g, up = 2 * (j & 1)
-    if Planes is Q6_K:
-        up = 0
-    elif Planes is I2_S:
+    if Planes is I2_S:
         up = 2 - up
     for g in range(4):
         part = w8_here(w8_add16(part, w8_maddubs(plane(tag, p, i, j, g, up), w8_bcast32(a + 32 * j + 4 * g))))
-        if Planes is Q6_K and g == 1:
-            total = w8_madd(part, scale)
-            part = w8_zero()
     if Planes is TQ2_0 or Planes is I2_S:
         return part
     else:
-        return w8_here(w8_add32(total, w8_madd(part, scale)))
+        return w8_here(w8_madd(part, scale))
 
 
 cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, const int8_t* a,
@@ -156,13 +137,11 @@ cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, co
     """Products of 16 elements of the runs of half ``i``, each run times its scale.
 
     Fields of two bits in the high half of a nibble stay there, which spares a shift and makes them fourfold: with third
-    bits 2 * 127 * 28 * 4 = 28448, two ternary runs 2 * 127 * 12 * 8 = 24384. Codes of q6_k go to 63: two products fit,
-    32004.
+    bits 2 * 127 * 28 * 4 = 28448, two ternary runs 2 * 127 * 12 * 8 = 24384.
     """
     cdef int share = sizeof(Planes) if Planes is I2_S else sizeof(Planes) // 2
     cdef const char* p = codes_of(tag, block) + 128 * last
     cdef w8 s[4]
-    cdef w8 even, odd
     cdef int j
     a += 16 * last
     block += share * 4 * (2 * last + i)
@@ -184,8 +163,7 @@ cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, co
     elif Planes is I2_S:
         return w8_add16(w8_add16(s[1], s[3]), w8_sar16(w8_add16(s[0], s[2]), 2))
     else:
-        even, odd = w8_add32(s[0], s[2]), w8_add32(s[1], s[3])
-        return w8_add32(even, odd if Planes is Q6_K else w8_sar32(odd, 2))
+        return w8_add32(w8_add32(s[0], s[2]), w8_sar32(w8_add32(s[1], s[3]), 2))
 
 
 cdef inline w8 sums_of(const Planes* tag, const char* p, const w8* scales, const char* aux) noexcept nogil:
@@ -203,9 +181,7 @@ cdef inline w8 sums_of(const Planes* tag, const char* p, const w8* scales, const
                 u, v = w8_pair_i8_i16(scales[g], 0), w8_pair_i8_i16(scales[g], 1)
             u, v = w8_madd(u, w8_bcast32(aux + 8 * g)), w8_madd(v, w8_bcast32(aux + 8 * g + 4))
             total = w8_add32(total, w8_add32(u, v))
-    if Planes is Q3_K or Planes is Q6_K:
-        total = w8_shl32(total, bias_bits(tag))
-    return total
+    return w8_shl32(total, 2) if Planes is Q3_K else total
 
 
 cdef inline void row_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
@@ -217,12 +193,8 @@ cdef inline void row_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid,
     cdef w8 total, part
     cdef f8 y = acc[0]
     cdef Py_ssize_t b
-    cdef int i, last
+    cdef int last
     for b in range(nb):
-        if Planes is Q6_K:
-            # The words that belong together are in three places: read in order once, they are a stream to hardware.
-            for i in range(<int> sizeof(Planes) // 8 + 1):
-                fu_touch(at + 64 * i)
         scales[0], scales[1] = scales_of(p, at, 0), scales_of(p, at, 1)
         scales[2], scales[3] = scales_of(p, at, 2), scales_of(p, at, 3)
         total = w8_zero()

@@ -16,7 +16,6 @@ cdef extern from "simd.h" nogil:
     uint16_t fu_f32_bf16(float f)
     void fu_prefetch(const void* p)
     void fu_prefetch_here(const void* p)
-    void fu_touch(const void* p)
     w8 w8_here(w8 v)
 
     f8 f8_load(const float* p)

@@ -7,20 +7,19 @@ q8_0 moves the sign of the weight to the activation and widens every product: 2 
 
 A load gives four activations to all rows of a panel, and two loads per cycle are all there are. So with several columns
 two panels share them (``pair_32``): half a block of either is eight registers, and the sums of the first half wait in
-the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Fifth bits leave nothing to gain there; but taking
-them apart is five operations a word, so with several tiles of columns it is done once (``spread_32``). One column has
-two panels for every load, too (``row_pair_32``).
+the first-level cache: 1.1 to 1.2 times as fast (AMD Zen 3, 2026-11). Codes of five bits leave nothing to gain there.
+One column has two panels for every load, too (``row_pair_32``).
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
-from libc.string cimport memcpy
 
 from blocks cimport Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from panel cimport TILE, fetch_ahead
+from recode cimport five_bits
 from simd cimport (
     f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add16,
-    w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_fifth_bits, w8_here, w8_load, w8_madd, w8_maddubs,
-    w8_or, w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
+    w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_here, w8_load, w8_madd, w8_maddubs,
+    w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
 )
 
 # A fused type selects the code at compile time.
@@ -32,12 +31,9 @@ ctypedef fused Block32:
     Q8_0
 
 
-cdef inline w8 code_word(const Block32* tag, w8 word, w8 qh, int g) noexcept nogil:
-    """Word ``g`` of a block's codes, from the word that has them as its low or high nibbles."""
-    word = w8_and(w8_shr16(word, 4) if g >= 4 else word, w8_set1_u8(15))
-    if Block32 is Q5_0 or Block32 is Q5_1:
-        word = w8_or(word, w8_fifth_bits(qh, g))
-    return word
+cdef inline w8 nibbles(w8 word, int high) noexcept nogil:
+    """The low or the high nibbles of every byte."""
+    return w8_and(w8_shr16(word, 4) if high else word, w8_set1_u8(15))
 
 
 cdef inline w8 without_offset(const Block32* tag, w8 s, const char* aux) noexcept nogil:
@@ -53,18 +49,16 @@ cdef inline w8 without_offset(const Block32* tag, w8 s, const char* aux) noexcep
 cdef inline void unpack32(const Block32* tag, const char* p, w8* w) noexcept nogil:
     """Eight words of codes, unsigned where the format is; word g holds elements 4g..4g+3 of 8 rows."""
     cdef int g
-    cdef w8 v, qh = w8_zero()
+    cdef w8 v
     if Block32 is Q8_0:
         for g in range(8):
             w[g] = w8_load(p + 32 * g)
+    elif Block32 is Q5_0 or Block32 is Q5_1:
+        five_bits(p, w)
     else:
-        if Block32 is Q5_0 or Block32 is Q5_1:
-            qh = w8_load(p)
-            p += 32
         for g in range(4):
             v = w8_load(p + 32 * g)
-            w[g] = code_word(tag, v, qh, g)
-            w[g + 4] = code_word(tag, v, qh, g + 4)
+            w[g], w[g + 4] = nibbles(v, 0), nibbles(v, 1)
 
 
 cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const char* aux) noexcept nogil:
@@ -83,32 +77,16 @@ cdef inline w8 dot32(const Block32* tag, const w8* w, const int8_t* a, const cha
     return without_offset(tag, s, aux)
 
 
-cdef inline void spread_32(const Block32* tag, const char* p, Py_ssize_t nb, char* to) noexcept nogil:
-    """Blocks with their codes unpacked to eight words, for more than one tile of columns."""
-    cdef w8 w[8]
-    cdef int head = 32 if Block32 is Q4_1 or Block32 is Q5_1 else 16
-    cdef int g
-    cdef Py_ssize_t _
-    for _ in range(nb):
-        memcpy(to, p, head)
-        unpack32(tag, p + head, w)
-        for g in range(8):
-            w8_store(to + head + 32 * g, w[g])
-        p += 8 * sizeof(Block32)
-        to += head + 256
-
-
 cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
-                         const char* aux, int nc, bint spread, f8* acc) noexcept nogil:
-    """Add ``nc`` columns times ``nb`` blocks of 8 rows, which ``spread_32`` may have unpacked."""
+                         const char* aux, int nc, f8* acc) noexcept nogil:
+    """Add ``nc`` columns times ``nb`` blocks of 8 rows."""
     cdef w8 w[8]
     cdef f8 dw, mw
     cdef w8 head
     cdef Py_ssize_t _
     cdef int c
     for _ in range(nb):
-        if not spread:
-            fetch_ahead(p, 8 * sizeof(Block32))
+        fetch_ahead(p, 8 * sizeof(Block32))
         if Block32 is Q4_1 or Block32 is Q5_1:
             head = w8_load(p)
             dw = f8_from_f16_of_words(head, 0)
@@ -117,13 +95,8 @@ cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const
         else:
             dw = f8_load_f16(<const uint16_t*> p)
             p += 16
-        if spread:
-            for c in range(8):
-                w[c] = w8_load(p + 32 * c)
-            p += 256
-        else:
-            unpack32(tag, p, w)
-            p += 8 * (sizeof(Block32) - 2) if not (Block32 is Q4_1 or Block32 is Q5_1) else 8 * (sizeof(Block32) - 4)
+        unpack32(tag, p, w)
+        p += 8 * (sizeof(Block32) - 2) if not (Block32 is Q4_1 or Block32 is Q5_1) else 8 * (sizeof(Block32) - 4)
         for c in range(nc):
             acc[c] = f8_fma(f8_mul(dw, f8_set1(d[c])), f8_from_i32(dot32(tag, w, qs, aux)), acc[c])
             if Block32 is Q4_1 or Block32 is Q5_1:
@@ -138,7 +111,7 @@ cdef inline void row_32(const Block32* p, Py_ssize_t nb, const uint8_t* grid, co
     """The tile for one column, whose accumulator stays in a register."""
     cdef f8 y[1]
     y[0] = acc[0]
-    tile_32(p, <const char*> p, nb, qs, d, aux, 1, False, y)
+    tile_32(p, <const char*> p, nb, qs, d, aux, 1, y)
     acc[0] = y[0]
 
 
@@ -211,20 +184,12 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
         d += nc
 
 
-ctypedef fused Both32:
-    Q4_0
-    Q4_1
-    Q5_0
-    Q5_1
-
-
-cdef inline void row_pair_32(const Both32* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+cdef inline void row_pair_32(const Paired32* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
                              const char* aux, f8* acc) noexcept nogil:
-    """Add one column times ``nb`` blocks of the panels ``p`` and ``r``, which share the loads of activations: 1.07 (fifth
-    bits) to 1.22 times as fast from caches (AMD Zen 3, 2026-11)."""
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r``, which share the loads of activations: 1.14 and 1.22
+    times as fast from caches (AMD Zen 3, 2026-11)."""
     cdef const char* at[2]
-    cdef w8 head[2]
-    cdef w8 sums[2][2]
+    cdef w8 sums[2]
     cdef w8 words[2]
     cdef f8 y[2]
     cdef f8 dw[2]
@@ -236,36 +201,27 @@ cdef inline void row_pair_32(const Both32* p, const char* r, Py_ssize_t nb, cons
     y[0], y[1] = acc[0], acc[1]
     for _ in range(nb):
         for e in range(2):
-            fetch_ahead(at[e], 8 * sizeof(Both32))
-            if Both32 is Q4_1 or Both32 is Q5_1:
+            fetch_ahead(at[e], 8 * sizeof(Paired32))
+            if Paired32 is Q4_1:
                 words[e] = w8_load(at[e])
                 at[e] += 32
             else:
                 dw[e] = f8_load_f16(<const uint16_t*> at[e])
                 at[e] += 16
-            if Both32 is Q5_0 or Both32 is Q5_1:
-                head[e] = w8_load(at[e])
-                at[e] += 32
-            sums[e][0] = sums[e][1] = w8_zero()
+            sums[e] = w8_zero()
         for g in range(8):
             a = w8_bcast32(qs + 4 * g)
             for e in range(2):
-                total = w8_maddubs(code_word(p, w8_load(at[e] + 32 * (g & 3)), head[e], g), a)
-                if Both32 is Q4_0 or Both32 is Q4_1:
-                    sums[e][0] = w8_here(w8_add16(sums[e][0], total))
-                else:
-                    sums[e][g >> 2] = w8_here(w8_add16(sums[e][g >> 2], total))
+                total = w8_maddubs(nibbles(w8_load(at[e] + 32 * (g & 3)), g >> 2), a)
+                sums[e] = w8_here(w8_add16(sums[e], total))
         da = f8_set1(d[0])
         for e in range(2):
             at[e] += 128
-            total = w8_madd(sums[e][0], ones)
-            if Both32 is Q5_0 or Both32 is Q5_1:
-                total = w8_add32(total, w8_madd(sums[e][1], ones))
-            total = without_offset(p, total, aux)
-            if Both32 is Q4_1 or Both32 is Q5_1:
+            total = without_offset(p, w8_madd(sums[e], ones), aux)
+            if Paired32 is Q4_1:
                 dw[e] = f8_from_f16_of_words(words[e], 0)
             y[e] = f8_fma(f8_mul(dw[e], da), f8_from_i32(total), y[e])
-            if Both32 is Q4_1 or Both32 is Q5_1:
+            if Paired32 is Q4_1:
                 y[e] = f8_fma(f8_from_f16_of_words(words[e], 1), f8_set1((<const float*> aux)[0]), y[e])
         qs += 32
         aux += 4

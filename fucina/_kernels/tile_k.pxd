@@ -9,12 +9,12 @@ columns two panels of q4_k share the loads of activations, see ``tile_32.pxd``; 
 from libc.stdint cimport int8_t, uint8_t
 
 from blocks cimport Q4_K, Q5_K
-from codes cimport w8_move16
 from panel cimport TILE, fetch_ahead, fetch_line
+from recode cimport five_bits
 from simd cimport (
     f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add16, w8_add32, w8_and,
     w8_bcast32, w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_u8_i16,
-    w8_set1_u8, w8_shl16, w8_shr16, w8_zero,
+    w8_set1_u8, w8_shr16, w8_zero,
 )
 from tile_32 cimport dot4_pair
 
@@ -53,13 +53,12 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
     cdef w8 total[TILE]
     cdef w8 sc[2]
     cdef w8 pair[4]
-    cdef w8 v, scale, low, five, fifth
+    cdef w8 v, scale, low
     cdef f8 dw, dmin
     cdef const int8_t* a
     cdef Py_ssize_t _
     cdef int c, j, g
     low = w8_set1_u8(15)
-    fifth = w8_set1_u8(16)
     for _ in range(nb):
         head_k(p, &dw, &dmin, sc, pair)
         p += 128
@@ -67,17 +66,12 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
             total[c] = w8_zero()
         for j in range(8):
             fetch_ahead(p + <int> sizeof(BlockK) * j, sizeof(BlockK))
-            for g in range(8):
-                if BlockK is Q5_K:
-                    v = w8_load(p + 256 + 256 * (j >> 1) + 32 * g)
-                else:
+            if BlockK is Q5_K:
+                five_bits(p + 160 * j, w)
+            else:
+                for g in range(8):
                     v = w8_load(p + 256 * (j >> 1) + 32 * g)
-                w[g] = w8_and(w8_shr16(v, 4) if j & 1 else v, low)
-                if BlockK is Q5_K:
-                    # Bit j of qh[l] is the fifth bit of element l of sub-block j.
-                    five = w8_load(p + 32 * g)
-                    five = w8_shr16(five, j - 4) if j >= 4 else w8_shl16(five, 4 - j)
-                    w[g] = w8_or(w[g], w8_and(five, fifth))
+                    w[g] = w8_and(w8_shr16(v, 4) if j & 1 else v, low)
             scale = w8_dup_u8_i16(sc[j >> 2], j & 3)
             a = qs + 32 * j
             for c in range(nc):
@@ -87,10 +81,7 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
                     v = w8_add32(w8_madd(w8_dot4_u5(w, a), scale), w8_madd(w8_dot4_u5(w + 4, a + 16), scale))
                 total[c] = w8_add32(total[c], v)
                 a += 256
-        if BlockK is Q5_K:
-            p += 256 + 1024
-        else:
-            p += 1024
+        p += 8 * sizeof(BlockK) - 128
         for c in range(nc):
             acc[c] = close_k(acc[c], dw, dmin, d[c], total[c], pair, aux + 32)
             aux += 48
@@ -100,31 +91,31 @@ cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const i
 
 cdef inline w8 two_sub_blocks(const BlockK* tag, const char* block, int j, const int8_t* a,
                               w8 scales) noexcept nogil:
-    """Sub-blocks ``j`` and ``j`` + 1, which share bytes, times their scales. With constant ``j`` so are all shifts."""
-    cdef w8 low = w8_set1_u8(15), fifth = w8_set1_u8(16)
+    """Sub-blocks ``j`` and ``j`` + 1 times their scales. With constant ``j`` so are all positions."""
+    cdef w8 low = w8_set1_u8(15)
     cdef w8 s0 = w8_dup_u8_i16(scales, j & 3), s1 = w8_dup_u8_i16(scales, (j & 3) + 1)
-    cdef w8 total = w8_zero(), part0 = w8_zero(), part1 = w8_zero()
-    cdef w8 u, v, h
-    cdef const char* fifths = block + 128
-    cdef const char* p = block + (384 if BlockK is Q5_K else 128) + 128 * j
+    cdef w8 part0 = w8_zero(), part1 = w8_zero()
+    cdef w8 w[8]
+    cdef w8 v
+    cdef const char* p = block + 128
     cdef int g
-    for g in range(8):
-        # Lines evenly spaced: bursts of six read 5 to 10 % slower (AMD Zen 3, 2026-11).
-        if 64 * g < <int> sizeof(BlockK) * 2:
-            fetch_line(block + <int> sizeof(BlockK) * j + 64 * g)
-        v = w8_load(p + 32 * g)
-        u, v = w8_and(v, low), w8_and(w8_shr16(v, 4), low)
-        if BlockK is Q5_K:
-            # Bit j of fifths[l] belongs to element l of sub-block j.
-            h = w8_load(fifths + 32 * g)
-            u = w8_or(u, w8_and(w8_move16(h, 4 - j), fifth))
-            v = w8_or(v, w8_and(w8_move16(h, 3 - j), fifth))
-        u, v = w8_maddubs(u, w8_bcast32(a + 4 * g)), w8_maddubs(v, w8_bcast32(a + 4 * g + 32))
-        part0, part1 = w8_here(w8_add16(part0, u)), w8_here(w8_add16(part1, v))
-        if g == 7 or BlockK is Q5_K and g == 3:
-            total = w8_here(w8_add32(total, w8_add32(w8_madd(part0, s0), w8_madd(part1, s1))))
-            part0, part1 = w8_zero(), w8_zero()
-    return total
+    if BlockK is Q5_K:
+        fetch_ahead(block + <int> sizeof(Q5_K) * j, sizeof(Q5_K))
+        five_bits(p + 160 * j, w)
+        part0 = w8_here(w8_add32(w8_madd(w8_dot4_u5(w, a), s0), w8_madd(w8_dot4_u5(w + 4, a + 16), s0)))
+        fetch_ahead(block + <int> sizeof(Q5_K) * (j + 1), sizeof(Q5_K))
+        five_bits(p + 160 * j + 160, w)
+        part1 = w8_add32(w8_madd(w8_dot4_u5(w, a + 32), s1), w8_madd(w8_dot4_u5(w + 4, a + 48), s1))
+    else:
+        for g in range(8):
+            # Lines evenly spaced: bursts of six read 5 to 10 % slower (AMD Zen 3, 2026-11).
+            if 64 * g < <int> sizeof(Q4_K) * 2:
+                fetch_line(block + <int> sizeof(Q4_K) * j + 64 * g)
+            v = w8_load(p + 128 * j + 32 * g)
+            part0 = w8_here(w8_add16(part0, w8_maddubs(w8_and(v, low), w8_bcast32(a + 4 * g))))
+            part1 = w8_here(w8_add16(part1, w8_maddubs(w8_and(w8_shr16(v, 4), low), w8_bcast32(a + 4 * g + 32))))
+        part0, part1 = w8_madd(part0, s0), w8_madd(part1, s1)
+    return w8_here(w8_add32(part0, part1))
 
 
 cdef inline void row_k(const BlockK* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
@@ -230,7 +221,7 @@ cdef inline void sub_blocks_of_two(const char* const* blocks, int j, const int8_
 
 cdef inline void row_pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
                             const char* aux, f8* acc) noexcept nogil:
-    """Add one column times ``nb`` blocks of the panels ``p`` and ``r`` of q4_k. q5_k has too few registers for two."""
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r`` of q4_k."""
     cdef const char* at[2]
     cdef w8 sc[2]
     cdef w8 low[2]

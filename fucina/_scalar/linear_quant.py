@@ -4,6 +4,7 @@ import numpy as np
 
 from . import _blocks
 from ._f32 import F, fma
+from ._recode import TURNED, recoded, restored, turned
 from .act_quant import BLOCK, quantize_rows
 
 
@@ -26,36 +27,22 @@ def _words(nbytes, half_at):
     return head, np.array([i for i in order if i not in head]).reshape(-1, 4)
 
 
-# The only formats whose bytes change when they are packed, by code.
-TQ1_0, Q1_0 = 12, 16
-# The digits of a byte of tq1_0 as one number; two leading ones and three others as panels hold them, and as ggml does.
-_V = np.arange(256) * 243 >> 8
-_PACKED = (256 * (_V // 27) + 8) // 9 + _V % 27
-_UNPACKED = np.zeros(256, np.uint8)
-_UNPACKED[_PACKED] = (256 * _V + 242) // 243
-
-
-def _turned(words):
-    """Words [..., 8, 4] as [..., 2, 4, 4], of four rows each, transposed; again to undo it."""
-    return words.reshape(words.shape[:-2] + (2, 4, 4)).swapaxes(-1, -2).reshape(words.shape)
-
-
 def pack_rows_into_unchecked(code, nbytes, half_at, w, panels):
     """Interleave rows by 8: per block the heads of 8 rows, then every word of 8 rows. The last row fills up.
 
-    Of q1_0 and tq1_0 the words of four rows are turned, first byte 0 of all four, and so on; those of tq1_0, ceil(256 / 243
-    * v) of five digits v, become ceil(256 / 9 * (v // 27)) + v % 27.
+    Before, codes of five and six bits move into other bits (``_recode``) and bytes of tq1_0 become others; of q1_0 and
+    tq1_0 the words of four rows are turned then, first byte 0 of all four, and so on.
     """
     head, words = _words(nbytes, half_at)
     n, row_bytes = w.shape
     for i in range(panels.shape[0]):
         rows = w[[min(8 * i + r, n - 1) for r in range(8)]].reshape(8, row_bytes // nbytes, nbytes)
+        rows = recoded(code, rows)
         parts = []
         for b in range(row_bytes // nbytes):
             parts.append(rows[:, b, head].reshape(-1))
             body = rows[:, b, words].transpose(1, 0, 2)
-            body = _PACKED[body] if code == TQ1_0 else body
-            parts.append((_turned(body) if code in (TQ1_0, Q1_0) else body).reshape(-1))
+            parts.append((turned(body) if code in TURNED else body).reshape(-1))
         panels[i] = np.concatenate(parts)
 
 
@@ -67,9 +54,9 @@ def unpack_rows(code, nbytes, half_at, panels, n):
     heads, body = np.split(blocks, [8 * len(head)], axis=-1)
     rows[..., head] = heads.reshape(blocks.shape[:2] + (8, len(head))).transpose(0, 2, 1, 3)
     body = body.reshape(blocks.shape[:2] + (-1, 8, 4))
-    body = _turned(body) if code in (TQ1_0, Q1_0) else body
-    rows[..., words] = (_UNPACKED[body] if code == TQ1_0 else body).transpose(0, 3, 1, 2, 4)
-    return rows.reshape(-1, blocks.shape[1] * nbytes)[:n]
+    body = turned(body) if code in TURNED else body
+    rows[..., words] = body.transpose(0, 3, 1, 2, 4)
+    return restored(code, rows).reshape(-1, blocks.shape[1] * nbytes)[:n]
 
 
 def _per_activation(f, n, blocks):
