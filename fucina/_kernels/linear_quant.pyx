@@ -38,7 +38,7 @@ from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_colu
 from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
-from recode cimport recode_five_bits, recode_q1_0, recode_q6_k, recode_tq1_0
+from recode cimport recode_words, recode_q1_0, recode_q6_k, recode_tq1_0
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport pair_32, row_32, row_pair_32, tile_32
@@ -127,6 +127,8 @@ cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i
             interleave(p[e], a.row_bytes, rows if e else 8, nb, sizeof(Paired), 0 if Paired is Q4_0 else -1,
                        p[e] + 8 * a.row_bytes, scratch + e * up64(8 * a.row_bytes))
             p[e] = scratch + e * up64(8 * a.row_bytes)
+            if Paired is Q4_1:
+                a.recode(scratch + e * up64(8 * a.row_bytes), nb)
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
         if Paired is Q4_K:
@@ -252,12 +254,10 @@ cdef core_t as_format(LinearArgs* a, core_t many, expand_t expand, row_t row, in
     return <core_t> linear
 
 
-cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, recode_t recode,
-                      core_t core) noexcept nogil:
+cdef core_t looked_up(LinearArgs* a, tabulate_t tabulate, look_up_t look_up, core_t core) noexcept nogil:
     """The format of ``a`` when one column meets it by way of tables."""
     a.tabulate = tabulate
     a.look_up = look_up
-    a.recode = recode
     return core
 
 
@@ -280,13 +280,14 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return paired(a, <row_pair_t> row_pair_32[Q4_0],
                       as_format(a, <core_t> linear_quant[Q4_0], NULL, <row_t> row_32[Q4_0], 32, 18, 0, 0))
     if number == NUM_Q4_1:
-        return paired(a, <row_pair_t> row_pair_32[Q4_1],
-                      as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0))
+        return recoded(a, <recode_t> recode_words[Q4_1], paired(
+            a, <row_pair_t> row_pair_32[Q4_1],
+            as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)))
     if number == NUM_Q5_0:
-        return recoded(a, <recode_t> recode_five_bits[Q5_0],
+        return recoded(a, <recode_t> recode_words[Q5_0],
                        as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0))
     if number == NUM_Q5_1:
-        return recoded(a, <recode_t> recode_five_bits[Q5_1],
+        return recoded(a, <recode_t> recode_words[Q5_1],
                        as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0))
     if number == NUM_Q8_0:
         return as_format(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
@@ -294,7 +295,7 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return paired(a, row_pair_k,
                       as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0))
     if number == NUM_Q5_K:
-        return recoded(a, <recode_t> recode_five_bits[Q5_K],
+        return recoded(a, <recode_t> recode_words[Q5_K],
                        as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0))
     if number == NUM_Q2_K:
         return as_format(a, <core_t> linear_codes[Mins],
@@ -311,8 +312,9 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
     if number == NUM_IQ4_XS:
         return as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
     if number == NUM_TQ1_0:
-        return looked_up(a, tabulate_tq1_0, look_up_tq1_0, recode_tq1_0,
-                         as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY))
+        return looked_up(a, tabulate_tq1_0, look_up_tq1_0, recoded(
+            a, recode_tq1_0,
+            as_format(a, <core_t> linear_codes[Ternary], expand_tq1_0, row_tq1_0, 256, 54, 52, UNIT_TERNARY)))
     if number == NUM_TQ2_0:
         return as_format(a, <core_t> linear_codes[Ternary],
                          <expand_t> expand_planes[TQ2_0], <row_t> row_planes[TQ2_0], 256, 66, 64, UNIT_TERNARY)
@@ -322,9 +324,9 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_format(a, <core_t> linear_codes[Sixteen],
                          expand_nvfp4, <row_t> row_nibbles[NVFP4], 64, 36, -1, 2 * UNIT_16)
     if number == NUM_Q1_0:
-        return looked_up(a, tabulate_q1_0, look_up_q1_0, recode_q1_0,
-                         as_format(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0],
-                                   128, 18, 0, 4 * UNIT_32))
+        return looked_up(a, tabulate_q1_0, look_up_q1_0, recoded(
+            a, recode_q1_0,
+            as_format(a, <core_t> linear_codes[Eight], expand_q1_0, <row_t> row_bits[Q1_0], 128, 18, 0, 4 * UNIT_32)))
     if number == NUM_Q2_0:
         return as_format(a, <core_t> linear_codes[Eight], expand_q2_0, <row_t> row_bits[Q2_0], 64, 18, 0, 2 * UNIT_32)
     if number == NUM_Q2_0_G128:

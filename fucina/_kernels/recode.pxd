@@ -1,4 +1,4 @@
-"""What packing changes in the bytes of a panel, so that codes are unpacked with fewer operations: q5_0, q5_1, q5_k, q6_k,
+"""What packing changes in the bytes of a panel, so that it is unpacked with fewer operations: q4_1, q5_0, q5_1, q5_k, q6_k,
 q1_0, tq1_0. ``recode_*`` rewrites interleaved blocks of 8 rows in place; the readers of codes stand beside them.
 
 Six bits (q6_k): three words hold 16 elements in a row, one word of four elements in the low six bits of each, and two
@@ -17,6 +17,8 @@ bits each of three more. Taking a single bit to its place takes five operations 
     word 3   e12 .. e15        bits 5 and 6: bits 0 and 1 of e20 .. e23; bit 7: bit 1 of e28 .. e31
     word 4   e16 .. e19                      bits 0 and 1 of e24 .. e27;        bit 0
 
+Scales and mins (q4_1, q5_1): the eight scales of a block, then its eight mins, instead of pairs.
+
 Sums that are looked up (q1_0, tq1_0; ``lookup.pxd``) need the same byte of many rows side by side. The words of four rows,
 half a vector, are turned: first byte 0 of the four, then their bytes 1, 2 and 3. A byte of tq1_0 is a number v of five
 digits of base 3, stored as ceil(256 / 243 * v). Panels hold ceil(256 / 9 * f) + r of its two leading digits, f = v // 27,
@@ -29,7 +31,7 @@ One column from the caches, one core, Gweights/s before and after: q6_k 32 and 4
 
 from libc.stdint cimport int8_t
 
-from blocks cimport Q5_0, Q5_1, Q5_K
+from blocks cimport Q4_1, Q5_0, Q5_1, Q5_K
 from codes cimport w8_add8, w8_move16, w8_sub8, w8_table16
 from simd cimport w8, w8_and, w8_fifth_bits, w8_load, w8_or, w8_set1_u8, w8_store
 
@@ -41,11 +43,13 @@ cdef extern from "recode.h" nogil:
     const int8_t fu_nine[16]
     w8 w8_part8(w8 x, int k)
     w8 w8_turn8(w8 x)
+    w8 w8_apart16(w8 x)
 
 cdef enum:
     HEAD = 16       # bytes of eight scales of one f16
 
-ctypedef fused FiveBits:
+ctypedef fused Recoded:
+    Q4_1
     Q5_0
     Q5_1
     Q5_K
@@ -117,8 +121,8 @@ cdef inline void five_bits(const char* p, w8* e) noexcept nogil:
     e[7] = w8_or(w8_or(moved(c, -3, 28), moved(h, -6, 2)), moved(i, -7, 1))
 
 
-cdef inline void recode_five_bits(FiveBits* p, Py_ssize_t nb) noexcept nogil:
-    """Of 32 elements a word of fifth bits and four of nibbles; of 256 eight words of fifth bits, bit j of a byte belonging
+cdef inline void recode_words(Recoded* p, Py_ssize_t nb) noexcept nogil:
+    """Of 32 elements a word of scale and min, unless it is a head, a word of fifth bits and four of nibbles; of 256 eight words of fifth bits, bit j of a byte belonging
     to sub-block j, and 32 of nibbles, eight for each two sub-blocks."""
     cdef char* panel = <char*> p
     cdef w8 e[64]
@@ -126,7 +130,7 @@ cdef inline void recode_five_bits(FiveBits* p, Py_ssize_t nb) noexcept nogil:
     cdef Py_ssize_t _
     cdef int g, j
     for _ in range(nb):
-        if FiveBits is Q5_K:
+        if Recoded is Q5_K:
             panel += 128
             for g in range(8):
                 h = w8_load(panel + 32 * g)
@@ -138,14 +142,17 @@ cdef inline void recode_five_bits(FiveBits* p, Py_ssize_t nb) noexcept nogil:
                 put_five(e + 8 * j, panel)
                 panel += 160
         else:
-            panel += HEAD if FiveBits is Q5_0 else 2 * HEAD
-            h = w8_load(panel)
-            for g in range(4):
-                v = w8_load(panel + 32 + 32 * g)
-                e[g] = w8_or(moved(v, 0, 15), w8_fifth_bits(h, g))
-                e[4 + g] = w8_or(moved(v, -4, 15), w8_fifth_bits(h, 4 + g))
-            put_five(e, panel)
-            panel += 160
+            if Recoded is not Q5_0:
+                w8_store(panel, w8_apart16(w8_load(panel)))
+            if Recoded is not Q4_1:
+                panel += HEAD if Recoded is Q5_0 else 2 * HEAD
+                h = w8_load(panel)
+                for g in range(4):
+                    v = w8_load(panel + 32 + 32 * g)
+                    e[g] = w8_or(moved(v, 0, 15), w8_fifth_bits(h, g))
+                    e[4 + g] = w8_or(moved(v, -4, 15), w8_fifth_bits(h, 4 + g))
+                put_five(e, panel)
+            panel += 8 * sizeof(Q4_1) if Recoded is Q4_1 else 160
 
 
 cdef inline void recode_q1_0(char* panel, Py_ssize_t nb) noexcept nogil:

@@ -17,7 +17,7 @@ from blocks cimport Q4_0, Q4_1, Q5_0, Q5_1, Q8_0
 from panel cimport TILE, fetch_ahead
 from recode cimport five_bits
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add16,
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, f8_zero, w8, w8_add16,
     w8_add32, w8_and, w8_bcast32, w8_dot1_s8, w8_dot4_u5, w8_dot8_u4, w8_here, w8_load, w8_madd, w8_maddubs,
     w8_set1_i16, w8_set1_u8, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
 )
@@ -82,19 +82,15 @@ cdef inline void tile_32(const Block32* tag, const char* p, Py_ssize_t nb, const
     """Add ``nc`` columns times ``nb`` blocks of 8 rows."""
     cdef w8 w[8]
     cdef f8 dw, mw
-    cdef w8 head
     cdef Py_ssize_t _
     cdef int c
     for _ in range(nb):
         fetch_ahead(p, 8 * sizeof(Block32))
+        dw = f8_load_f16(<const uint16_t*> p)
         if Block32 is Q4_1 or Block32 is Q5_1:
-            head = w8_load(p)
-            dw = f8_from_f16_of_words(head, 0)
-            mw = f8_from_f16_of_words(head, 1)
-            p += 32
-        else:
-            dw = f8_load_f16(<const uint16_t*> p)
+            mw = f8_load_f16(<const uint16_t*> (p + 16))
             p += 16
+        p += 16
         unpack32(tag, p, w)
         p += 8 * (sizeof(Block32) - 2) if not (Block32 is Q4_1 or Block32 is Q5_1) else 8 * (sizeof(Block32) - 4)
         for c in range(nc):
@@ -146,15 +142,13 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
     for c in range(2 * nc):
         acc[c] = f8_zero()
     for _ in range(nb):
+        dp, dr = f8_load_f16(<const uint16_t*> p), f8_load_f16(<const uint16_t*> r)
         if Paired32 is Q4_1:
-            dp, mp = f8_from_f16_of_words(w8_load(p), 0), f8_from_f16_of_words(w8_load(p), 1)
-            dr, mr = f8_from_f16_of_words(w8_load(r), 0), f8_from_f16_of_words(w8_load(r), 1)
-            p += 32
-            r += 32
-        else:
-            dp, dr = f8_load_f16(<const uint16_t*> p), f8_load_f16(<const uint16_t*> r)
             p += 16
             r += 16
+            mp, mr = f8_load_f16(<const uint16_t*> p), f8_load_f16(<const uint16_t*> r)
+        p += 16
+        r += 16
         for g in range(4):
             w[g], u[g] = w8_and(w8_load(p + 32 * g), low), w8_and(w8_load(r + 32 * g), low)
         a = qs
@@ -190,7 +184,6 @@ cdef inline void row_pair_32(const Paired32* p, const char* r, Py_ssize_t nb, co
     times as fast from caches (AMD Zen 3, 2026-11)."""
     cdef const char* at[2]
     cdef w8 sums[2]
-    cdef w8 words[2]
     cdef f8 y[2]
     cdef f8 dw[2]
     cdef w8 ones = w8_set1_i16(1), a, total
@@ -202,12 +195,8 @@ cdef inline void row_pair_32(const Paired32* p, const char* r, Py_ssize_t nb, co
     for _ in range(nb):
         for e in range(2):
             fetch_ahead(at[e], 8 * sizeof(Paired32))
-            if Paired32 is Q4_1:
-                words[e] = w8_load(at[e])
-                at[e] += 32
-            else:
-                dw[e] = f8_load_f16(<const uint16_t*> at[e])
-                at[e] += 16
+            dw[e] = f8_load_f16(<const uint16_t*> at[e])
+            at[e] += 32 if Paired32 is Q4_1 else 16
             sums[e] = w8_zero()
         for g in range(8):
             a = w8_bcast32(qs + 4 * g)
@@ -216,13 +205,12 @@ cdef inline void row_pair_32(const Paired32* p, const char* r, Py_ssize_t nb, co
                 sums[e] = w8_here(w8_add16(sums[e], total))
         da = f8_set1(d[0])
         for e in range(2):
-            at[e] += 128
             total = without_offset(p, w8_madd(sums[e], ones), aux)
-            if Paired32 is Q4_1:
-                dw[e] = f8_from_f16_of_words(words[e], 0)
             y[e] = f8_fma(f8_mul(dw[e], da), f8_from_i32(total), y[e])
             if Paired32 is Q4_1:
-                y[e] = f8_fma(f8_from_f16_of_words(words[e], 1), f8_set1((<const float*> aux)[0]), y[e])
+                dw[e] = f8_load_f16(<const uint16_t*> (at[e] - 16))
+                y[e] = f8_fma(dw[e], f8_set1((<const float*> aux)[0]), y[e])
+            at[e] += 128
         qs += 32
         aux += 4
         d += 1

@@ -6,7 +6,7 @@ from . import _pack
 from ._bits import bits, planes
 
 # Numbers of formats in the format table.
-Q5_0, Q5_1, Q5_K, Q6_K, TQ1_0, Q1_0 = 2, 3, 6, 7, 12, 16
+Q4_1, Q5_0, Q5_1, Q5_K, Q6_K, TQ1_0, Q1_0 = 1, 2, 3, 6, 7, 12, 16
 TURNED = (TQ1_0, Q1_0)
 # The digits of a byte of tq1_0 as one number; two leading ones and three others as panels hold them, and as ggml does.
 _V = np.arange(256) * 243 >> 8
@@ -82,6 +82,27 @@ def restored(code, blocks):
     return out
 
 
-def turned(words):
-    """Words [..., 8, 4] as [..., 2, 4, 4], of four rows each, transposed; again to undo it."""
-    return words.reshape(words.shape[:-2] + (2, 4, 4)).swapaxes(-1, -2).reshape(words.shape)
+def mixed(code, words):
+    """Words [..., words, 8 rows, 4 bytes] as panels order their bytes."""
+    if code in TURNED:
+        # Of four rows each byte 0, then byte 1, and so on.
+        return words.reshape(words.shape[:-2] + (2, 4, 4)).swapaxes(-1, -2).reshape(words.shape)
+    if code in (Q4_1, Q5_1):
+        # The first word is scale and min: eight scales, then eight mins.
+        words = words.copy()
+        words[..., 0, :, :] = _apart(words[..., 0, :, :], (8, 2, 2))
+    return words
+
+
+def unmixed(code, words):
+    """The inverse."""
+    if code in (Q4_1, Q5_1):
+        words = words.copy()
+        words[..., 0, :, :] = _apart(words[..., 0, :, :], (2, 8, 2))
+        return words
+    return mixed(code, words)
+
+
+def _apart(word, shape):
+    """Halves of a word of eight rows, seen as ``shape``, with rows and halves exchanged."""
+    return word.reshape(word.shape[:-2] + shape).swapaxes(-3, -2).reshape(word.shape)

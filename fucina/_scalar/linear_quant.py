@@ -4,7 +4,7 @@ import numpy as np
 
 from . import _blocks
 from ._f32 import F, fma
-from ._recode import TURNED, recoded, restored, turned
+from ._recode import mixed, recoded, restored, unmixed
 from .act_quant import BLOCK, quantize_rows
 
 
@@ -30,8 +30,7 @@ def _words(nbytes, half_at):
 def pack_rows_into_unchecked(code, nbytes, half_at, w, panels):
     """Interleave rows by 8: per block the heads of 8 rows, then every word of 8 rows. The last row fills up.
 
-    Before, codes of five and six bits move into other bits (``_recode``) and bytes of tq1_0 become others; of q1_0 and
-    tq1_0 the words of four rows are turned then, first byte 0 of all four, and so on.
+    Some formats change in between (``_recode``): before in the bytes of a row, after in the order of a panel's.
     """
     head, words = _words(nbytes, half_at)
     n, row_bytes = w.shape
@@ -42,7 +41,7 @@ def pack_rows_into_unchecked(code, nbytes, half_at, w, panels):
         for b in range(row_bytes // nbytes):
             parts.append(rows[:, b, head].reshape(-1))
             body = rows[:, b, words].transpose(1, 0, 2)
-            parts.append((turned(body) if code in TURNED else body).reshape(-1))
+            parts.append(mixed(code, body).reshape(-1))
         panels[i] = np.concatenate(parts)
 
 
@@ -53,8 +52,7 @@ def unpack_rows(code, nbytes, half_at, panels, n):
     rows = np.empty((panels.shape[0], 8, blocks.shape[1], nbytes), np.uint8)
     heads, body = np.split(blocks, [8 * len(head)], axis=-1)
     rows[..., head] = heads.reshape(blocks.shape[:2] + (8, len(head))).transpose(0, 2, 1, 3)
-    body = body.reshape(blocks.shape[:2] + (-1, 8, 4))
-    body = turned(body) if code in TURNED else body
+    body = unmixed(code, body.reshape(blocks.shape[:2] + (-1, 8, 4)))
     rows[..., words] = body.transpose(0, 3, 1, 2, 4)
     return restored(code, rows).reshape(-1, blocks.shape[1] * nbytes)[:n]
 

@@ -41,4 +41,17 @@ FU w8 w8_turn8(w8 x) {
 #endif
 }
 
+/* The low halves of eight words, then the high ones. */
+FU w8 w8_apart16(w8 x) {
+#ifdef FU_AVX2
+    const __m256i pick = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15,
+                                          0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    return (w8)_mm256_permute4x64_epi64(_mm256_shuffle_epi8((__m256i)x, pick), 0xd8);
+#else
+    fu_u16 r;
+    for (int i = 0; i < 16; i++) r[i] = ((fu_u16)x)[2 * (i & 7) + (i >> 3)];
+    return (w8)r;
+#endif
+}
+
 #endif
