@@ -226,13 +226,13 @@ cdef void linear(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept n
     """Share ``ith`` of a product. The core for many columns is called by its address and knows nothing of the others:
     with them in one function its loops had too few registers and lost a fifth of their speed."""
     cdef Py_ssize_t panels = (a.n + 7) // 8
-    cdef Py_ssize_t start = share_start(panels, ith, nth), end = share_start(panels, ith + 1, nth)
-    if a.m == 1 and a.packed and a.look_up != NULL and end - start >= WORTH:
-        one_column_looked_up(a, start, end, a.scratch + ith * a.scratch_stride)
+    if a.m == 1 and a.packed and a.look_up != NULL and panels // nth >= WORTH:
+        one_column_looked_up(a, ith, nth, a.scratch + ith * a.scratch_stride)
     elif a.m == 1 and a.packed:
-        one_column(a, start, end)
+        one_column(a, ith, nth)
     elif a.m == 1 and a.expand != NULL:
-        one_column_raw(a, start, end, a.scratch + ith * a.scratch_stride)
+        one_column_raw(a, share_start(panels, ith, nth), share_start(panels, ith + 1, nth),
+                       a.scratch + ith * a.scratch_stride)
     else:
         a.many(a, ith, nth)
 

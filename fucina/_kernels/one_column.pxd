@@ -8,12 +8,14 @@ are a matter of arithmetic after all, look sums up (``lookup.pxd``).
 from lookup cimport TOGETHER
 from panel cimport LinearArgs, finish, pack_panel
 from simd cimport f8, f8_zero
+from team cimport share_start
 
 # Elements of raw rows that are interleaved at a time. Short turns between copying weights and multiplying keep the
 # memory busy: with 1024 instead of 256, a row times q6_k ran at 7 to 9 GB/s instead of 15 (AMD Zen 3, 2026-11).
 cdef enum:
     PIECE = 256
     LONG = 1 << 19      # bytes from which one column reads several streams
+    SHARES = 4          # of a thread, as programs and ``linear_quant_into_unchecked`` have them
     WORTH = 16          # panels that make the tables of sums worth their cost
 
 
@@ -23,8 +25,26 @@ cdef inline void put_panel(const LinearArgs* a, Py_ssize_t j, f8 acc) noexcept n
            <int> min(<Py_ssize_t> 8, a.n - 8 * j))
 
 
-cdef inline void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
-    """Packed panels ``start`` to ``end`` times one column.
+cdef inline void streams_of(Py_ssize_t panels, Py_ssize_t ith, Py_ssize_t nth, int streams, Py_ssize_t* first,
+                            Py_ssize_t* last) noexcept nogil:
+    """The panels of share ``ith``, as ``streams`` ranges far from each other.
+
+    A thread takes the shares of its part in order. The streams go through all of them: where one share leaves a stream,
+    the next one goes on, and what was fetched ahead is not lost. With streams that end where the share does, tokens of
+    SmolLM2 on two threads took 1.04 times as long, of larger models 1.01 to 1.02 (AMD Zen 3, 2026-11).
+    """
+    cdef Py_ssize_t turns = SHARES if nth % SHARES == 0 else 1
+    cdef Py_ssize_t part = ith // turns, turn = ith % turns, parts = nth // turns
+    cdef Py_ssize_t start = share_start(panels, part, parts)
+    cdef Py_ssize_t count = share_start(panels, part + 1, parts) - start
+    cdef int s
+    for s in range(streams):
+        first[s] = start + share_start(count, s * turns + turn, streams * turns)
+        last[s] = start + share_start(count, s * turns + turn + 1, streams * turns)
+
+
+cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of packed panels times one column.
 
     They are read by turns as a few streams far from each other: memory answers several streams faster than one.
     Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
@@ -32,19 +52,23 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t en
     Formats that can meet two panels at a time take them from two streams. (AMD Zen 3, 2026-11.)
     """
     cdef f8 acc[4]
+    cdef Py_ssize_t first[4]
+    cdef Py_ssize_t last[4]
     cdef int together = 1 if a.row_pair == NULL else 2
-    cdef bint short = (end - start) * 8 * a.row_bytes < LONG
+    cdef bint short = (a.n // nth) * a.row_bytes < LONG
     cdef int streams = together if short else 2 if a.size == 256 else 4
-    cdef Py_ssize_t each = (end - start + streams - 1) // streams
     cdef Py_ssize_t nb = a.k // a.block
     # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
     # memory: longer turns.
     cdef Py_ssize_t turn = nb if short else 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
-    cdef Py_ssize_t i, j, b, at, count
-    cdef const char* w
-    cdef int s
-    for i in range(each):
+    cdef Py_ssize_t i, b, at, count, longest = 0
+    cdef const char* w[2]
+    cdef int s, e
+    streams_of((a.n + 7) // 8, ith, nth, streams, first, last)
+    for s in range(streams):
+        longest = max(longest, last[s] - first[s])
+    for i in range(longest):
         for s in range(streams):
             acc[s] = f8_zero()
         b = 0
@@ -53,43 +77,46 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t start, Py_ssize_t en
             count = min(turn, nb - b)
             s = 0
             while s < streams:
-                j = start + s * each + i
-                w = a.w + 8 * (j * a.row_bytes + b * a.nbytes)
-                if together == 2 and j + each < end:
-                    a.row_pair(w, w + 8 * each * a.row_bytes, count, a.qs + at * a.size, a.d + at,
-                               a.aux + at * aux_bytes, acc + s)
-                elif j < end:
-                    a.row(w, count, a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+                for e in range(together):
+                    w[e] = a.w + 8 * ((first[s + e] + i) * a.row_bytes + b * a.nbytes)
+                if together == 2 and first[s] + i < last[s] and first[s + 1] + i < last[s + 1]:
+                    a.row_pair(w[0], w[1], count, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s)
+                else:
+                    for e in range(together):
+                        if first[s + e] + i < last[s + e]:
+                            a.row(w[e], count, a.grid, a.qs + at * a.size, a.d + at, a.aux + at * aux_bytes, acc + s + e)
                 s += together
             b += turn
         for s in range(streams):
-            j = start + s * each + i
-            if j < end:
-                put_panel(a, j, acc[s])
+            if first[s] + i < last[s]:
+                put_panel(a, first[s] + i, acc[s])
 
 
-cdef inline void one_column_looked_up(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* tables) noexcept nogil:
+cdef inline void one_column_looked_up(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth, char* tables) noexcept nogil:
     """The same by way of ``tables``, four panels of as many streams together.
 
     Tables cost what some 60 rows gain: 256 rows of 2048 elements take 0.63 (q1_0) and 0.70 (tq1_0) of the time of
     unpacking, 1024 rows 0.57 and 0.66 (in caches, one core, AMD Zen 3, 2026-11).
     """
     cdef f8 acc[TOGETHER]
+    cdef Py_ssize_t first[TOGETHER]
+    cdef Py_ssize_t last[TOGETHER]
     cdef const char* panels[TOGETHER]
-    cdef Py_ssize_t each = (end - start + TOGETHER - 1) // TOGETHER
-    cdef Py_ssize_t i, j
+    cdef Py_ssize_t i, longest = 0
     cdef int s
+    streams_of((a.n + 7) // 8, ith, nth, TOGETHER, first, last)
+    for s in range(TOGETHER):
+        longest = max(longest, last[s] - first[s])
     a.tabulate(a.qs, a.k, tables)
-    for i in range(each):
+    for i in range(longest):
         for s in range(TOGETHER):
             # The last stream may be shorter: there it has company, but no output.
-            panels[s] = a.w + 8 * min(start + s * each + i, end - 1) * a.row_bytes
+            panels[s] = a.w + 8 * min(first[s] + i, last[s] - 1) * a.row_bytes
             acc[s] = f8_zero()
         a.look_up(panels, a.k // a.block, tables, a.d, acc)
         for s in range(TOGETHER):
-            j = start + s * each + i
-            if j < end:
-                put_panel(a, j, acc[s])
+            if first[s] + i < last[s]:
+                put_panel(a, first[s] + i, acc[s])
 
 
 cdef inline void one_column_raw(const LinearArgs* a, Py_ssize_t start, Py_ssize_t end, char* scratch) noexcept nogil:

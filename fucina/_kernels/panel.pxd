@@ -18,7 +18,9 @@ from team cimport core_t
 # k = 1536 27 KiB (first level); the accumulators are 512 bytes.
 cdef enum:
     TILE = 16
-    AHEAD = 2048    # bytes of weights that are fetched ahead: one row reads 1.2 to 1.35 times as fast (AMD Zen 3, 2026-11)
+    # Bytes of weights that are fetched ahead: one row reads 1.2 to 1.35 times as fast. Tokens on two threads: 1024 the
+    # same, 512 and 2048 take 1.02 to 1.05 times as long, 4608 no less (AMD Zen 3, 2026-11).
+    AHEAD = 1536
 
 cdef struct LinearArgs:
     const char* w           # rows of blocks, or panels
