@@ -13,36 +13,26 @@ rows; scores stay in scratch [rows][keys]. Values are taken 16 features at a tim
 they lie, out of a panel [keys][16 features] where they have scales. Rows of a tile share the keys that all of them see;
 ragged ends are done row by row.
 
-One query, as in generation, with up to four heads of a group: keys and values are used as they are loaded, once for all
-these heads, and what comes next is fetched meanwhile. Keys become lanes on the way, values need no turning.
+One query, as in generation, with up to four heads of a group has its own ways with keys and values (``one_query.pxd``).
 """
 
 from libc.math cimport INFINITY
 from libc.stdint cimport uint16_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
-from act cimport f8_load_i8
 from blocks cimport Q8_0
-from dense_stream cimport Row1, Row2, Row3, Row4, Rows, stream
+from dense_stream cimport Row1, Row2, Row3, Row4, Rows
 from micro cimport Apart, F16Apart, F16Panel, Panel, rows_by_16
+from one_query cimport FEW, FEW_KEYS, Cell, few_keys, few_values, load8, turn
 from simd cimport (
-    f8, f8_add, f8_fma, f8_hmax, f8_hsum, f8_load, f8_load_f16, f8_max, f8_mul, f8_set1, f8_store, f8_sub,
-    f8_zero, fu_f16_f32, fu_prefetch,
+    f8, f8_add, f8_hmax, f8_hsum, f8_load, f8_max, f8_mul, f8_set1, f8_store, f8_sub, f8_zero, fu_f16_f32,
 )
 from span cimport Batch, Place, Span
 from team cimport core_t, run_team, step_of
-from turn cimport stream_q8_0, turn_f16, turn_f32, turn_q8_0
 from vmath cimport f8_exp, load_part, store_part
 
 cdef enum:
     KEYS = 128      # keys per value panel
-    FEW_KEYS = 32   # keys that few rows take at a time, so that values are fetched in the order of memory
-    FEW = 4         # heads of one query that use keys and values as they are loaded
-
-ctypedef fused Cell:
-    float
-    uint16_t
-    Q8_0
 
 cdef struct Args:
     const float* q
@@ -61,16 +51,6 @@ cdef struct Args:
     Batch batch                                     # in a program: sequences and caches as they are at that run
 
 
-cdef inline f8 load8(const Cell* p, Py_ssize_t i) noexcept nogil:
-    """Elements i .. i + 7 of a head; a q8_0 block holds 32."""
-    if Cell is float:
-        return f8_load(p + i)
-    elif Cell is uint16_t:
-        return f8_load_f16(p + i)
-    else:
-        return f8_mul(f8_set1(fu_f16_f32(p[i >> 5].d)), f8_load_i8(p[i >> 5].qs + (i & 31)))
-
-
 cdef inline float load1(const Cell* p, Py_ssize_t i) noexcept nogil:
     if Cell is float:
         return p[i]
@@ -87,14 +67,10 @@ cdef void scores(const Cell* tag, const char* k, Py_ssize_t stride, Py_ssize_t c
     cdef int n
     while j < count:
         n = <int> min(<Py_ssize_t> 16, count - j)
+        turn(tag, k + j * stride, stride, n, d, <char*> panel, 0)
         if Cell is uint16_t:
-            turn_f16(k + j * stride, stride, n, d, <uint16_t*> panel)
             rows_by_16(rows, <const F16Panel*> NULL, q, d, <const char*> panel, 0, d, s + j, width, True)
         else:
-            if Cell is Q8_0:
-                turn_q8_0(k + j * stride, stride, n, d, panel)
-            else:
-                turn_f32(k + j * stride, stride, n, d, panel)
             rows_by_16(rows, <const Panel*> NULL, q, d, <const char*> panel, 0, d, s + j, width, True)
         j += 16
 
@@ -129,55 +105,6 @@ cdef inline void weigh(const Cell* tag, bint whole, int rows, const float* p, Py
         rows_by_16(rows, <const Panel*> NULL, p, ldp, v, stride, count, y, ldy, False)
 
 
-cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py_ssize_t stride, Py_ssize_t count,
-                            const float* p, Py_ssize_t ldp, Py_ssize_t d, float* y, Py_ssize_t ldy) noexcept nogil:
-    """y [rows, d] += p [rows, count] times ``count`` values; d is a multiple of 32."""
-    cdef f8 s[12]
-    cdef f8 x[4]
-    cdef f8 w
-    cdef int n, i
-    cdef const char* at
-    cdef int vectors = 4 if sizeof(Rows) <= 3 else 2
-    cdef Py_ssize_t e = 0, j
-    while e < d:
-        for n in range(<int> sizeof(Rows)):
-            for i in range(vectors):
-                s[vectors * n + i] = f8_load(y + n * ldy + e + 8 * i)
-        for j in range(count):
-            at = v + j * stride + (4 * e if Cell is float else 2 * e if Cell is uint16_t else 34 * (e >> 5))
-            fu_prefetch(at + count * stride)
-            if Cell is float:
-                fu_prefetch(at + count * stride + 64)
-            for n in range(<int> sizeof(Rows)):
-                x[n] = f8_set1(p[n * ldp + j])
-            for i in range(vectors):
-                w = load8(<const Cell*> at, (e & 31 if Cell is Q8_0 else 0) + 8 * i)
-                for n in range(<int> sizeof(Rows)):
-                    s[vectors * n + i] = f8_fma(x[n], w, s[vectors * n + i])
-        for n in range(<int> sizeof(Rows)):
-            for i in range(vectors):
-                f8_store(y + n * ldy + e + 8 * i, s[vectors * n + i])
-        e += 8 * vectors
-
-
-cdef inline Py_ssize_t few_keys(const Rows* rows, const Cell* tag, const char* k, Py_ssize_t stride, Py_ssize_t count,
-                                const float* q, Py_ssize_t d, float* s, Py_ssize_t width) noexcept nogil:
-    """s [rows, keys] = q [rows, d] times as many keys as make whole panels of 16; returns how many."""
-    cdef char c[256]
-    cdef Py_ssize_t j = 0
-    cdef int n
-    while j + 16 <= count:
-        if Cell is Q8_0:
-            stream_q8_0(rows, k + j * stride, stride, d, q, s + j, width)
-        else:
-            memset(c, 0, 64 * sizeof(Rows))
-            stream(rows, <const Cell*> (k + j * stride), stride, d, <const char*> q, 4 * d, c, 16 * stride)
-            for n in range(<int> sizeof(Rows)):
-                memcpy(s + n * width + j, c + 64 * n, 64)
-        j += 16
-    return j
-
-
 cdef inline void few_rows(const Rows* rows, const Cell* tag, const Args* a, const char* k, const char* v, const float* q,
                           Py_ssize_t lo, Py_ssize_t hi, float* panel, float* y, float* s, float* out) noexcept nogil:
     """One query with sizeof(Rows) heads over the keys lo .. hi - 1; ``q``, ``y`` and ``out`` are [heads, d]."""
@@ -186,7 +113,7 @@ cdef inline void few_rows(const Rows* rows, const Cell* tag, const Args* a, cons
     cdef float[4] total
     k += lo * a.k_row
     v += lo * a.v_row
-    j = few_keys(rows, tag, k, a.k_row, hi - lo, q, a.d, s, width)
+    j = few_keys(rows, tag, k, a.k_row, hi - lo, q, a.d, <char*> panel, s, width)
     scores(tag, k + j * a.k_row, a.k_row, hi - lo - j, <int> sizeof(Rows), q, a.d, panel, s + j, width)
     for n in range(<Py_ssize_t> sizeof(Rows)):
         total[n] = soften(s + n * width, hi - lo, a.scale, NULL)
@@ -257,8 +184,8 @@ cdef void task(const Cell* tag, const Args* a, Py_ssize_t kv_head, Py_ssize_t he
     cdef Py_ssize_t lo = max(<Py_ssize_t> 0, first - a.window + 1) if a.window > 0 else 0
     cdef Py_ssize_t hi = first + nq if a.causal else a.kv_seq
     cdef Py_ssize_t width = (hi - lo + 15) // 16 * 16
-    cdef float* panel = scratch                             # [max(d, KEYS)][16]
-    cdef float* qrows = panel + 16 * max(dp, <Py_ssize_t> KEYS)    # [rows][d]
+    cdef float* panel = scratch                             # [max(d, KEYS)][64]
+    cdef float* qrows = panel + 64 * max(dp, <Py_ssize_t> KEYS)    # [rows][d]
     cdef float* y = qrows + rows * dp                       # [rows][dp]
     cdef float* s = y + rows * dp                           # [rows][width]
     cdef const char* k = a.k + kv_head * a.k_head
@@ -389,7 +316,7 @@ cdef core_t core_of(int code) noexcept nogil:
 def scratch_floats(Py_ssize_t rows, Py_ssize_t d, Py_ssize_t keys):
     """Floats of scratch for one share whose tasks have ``rows`` rows over ``keys`` keys."""
     cdef Py_ssize_t dp = (d + 15) // 16 * 16
-    return 16 * max(dp, <Py_ssize_t> KEYS) + 2 * rows * dp + rows * (keys + 15) // 16 * 16 + 16 * rows
+    return 64 * max(dp, <Py_ssize_t> KEYS) + 2 * rows * dp + rows * (keys + 15) // 16 * 16 + 16 * rows
 
 
 cdef Args filled(const float[:, :, ::1] q, Py_ssize_t kv_heads, const float[:, ::1] bias, float scale, bint causal,

@@ -1,5 +1,4 @@
-"""Keys, which are contiguous along their features, become lanes: 16 of them at a time, for the tiles of ``micro.pxd`` or,
-one query with few heads, for multiply-adds on the way.
+"""Keys, which are contiguous along their features, become lanes: 16 of them at a time, for the tiles of ``micro.pxd``.
 
 f16 keys are turned as they are and widened by the tile. In q8_0 the four features of a word stay together while words are
 turned; a shift then brings each into place. Missing keys repeat the last.
@@ -8,19 +7,30 @@ turned; a shift then brings each into place. Missing keys repeat the last.
 from libc.stdint cimport uint16_t
 
 from blocks cimport Q8_0
-from dense_stream cimport Rows
 from simd cimport (
-    f8, f8_fma, f8_from_i32, f8_load, f8_load_f16, f8_mul, f8_set1, f8_store, f8_transpose, f8_zero, fu_prefetch, w8,
+    f8, f8_from_i32, f8_load, f8_load_f16, f8_mul, f8_store, f8_transpose, fu_prefetch, w8,
     w8_load, w8_sar32, w8_shl32, w8_store_half, w8_transpose16, w8_transpose32,
 )
 
 
-cdef inline void turn_f32(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, float* panel) noexcept nogil:
+cdef inline void fetch_rows(const char* at, Py_ssize_t stride, Py_ssize_t nbytes, Py_ssize_t start, Py_ssize_t end) noexcept nogil:
+    """Rows ``start`` to ``end`` of ``nbytes``, line by line in the order of memory."""
+    cdef Py_ssize_t i, b
+    for i in range(start, end):
+        b = 0
+        while b < nbytes:
+            fu_prefetch(at + i * stride + b)
+            b += 64
+
+
+cdef inline void turn_f32(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, float* panel, Py_ssize_t ahead) noexcept nogil:
     """Up to 16 keys to [d][16]."""
     cdef f8 r[8]
     cdef Py_ssize_t e = 0
     cdef int i, g
     while e + 8 <= d:
+        if ahead and e % 16 == 0:
+            fetch_rows(k + ahead, stride, 4 * d, 16 * e // d, 16 * (e + 16) // d)
         for g in range(2):
             for i in range(8):
                 r[i] = f8_load(<const float*> (k + min(8 * g + i, count - 1) * stride) + e)
@@ -34,12 +44,14 @@ cdef inline void turn_f32(const char* k, Py_ssize_t stride, int count, Py_ssize_
         e += 1
 
 
-cdef inline void turn_f16(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, uint16_t* panel) noexcept nogil:
+cdef inline void turn_f16(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, uint16_t* panel, Py_ssize_t ahead) noexcept nogil:
     """Up to 16 keys to [d][16] of f16."""
     cdef w8 r[8]
     cdef Py_ssize_t e = 0
     cdef int i, g
     while e + 16 <= d:
+        if ahead and e % 32 == 0:
+            fetch_rows(k + ahead, stride, 2 * d, 16 * e // d, 16 * (e + 32) // d)
         for g in range(2):
             for i in range(8):
                 r[i] = w8_load(k + min(8 * g + i, count - 1) * stride + 2 * e)
@@ -72,43 +84,18 @@ cdef inline f8 feature(w8 word, int i, f8 scale) noexcept nogil:
     return f8_mul(scale, f8_from_i32(w8_sar32(w8_shl32(word, 24 - 8 * i), 24)))
 
 
-cdef inline void turn_q8_0(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, float* panel) noexcept nogil:
+cdef inline void turn_q8_0(const char* k, Py_ssize_t stride, int count, Py_ssize_t d, float* panel, Py_ssize_t ahead) noexcept nogil:
     """Up to 16 keys of whole blocks to [d][16] of f32."""
     cdef w8 words[8]
     cdef f8 scale
     cdef Py_ssize_t e = 0
     cdef int i, g
     while e < d:
+        if ahead:
+            fetch_rows(k + ahead, stride, 34 * d // 32, 16 * e // d, 16 * (e + 32) // d)
         for g in range(2):
             scale = turn_block(k, stride, 8 * g, count, words)
             for i in range(32):
                 f8_store(panel + 16 * (e + i) + 8 * g, feature(words[i >> 2], i & 3, scale))
         k += sizeof(Q8_0)
         e += 32
-
-
-cdef inline void stream_q8_0(const Rows* rows, const char* k, Py_ssize_t stride, Py_ssize_t d, const float* q, float* s,
-                             Py_ssize_t width) noexcept nogil:
-    """s [rows, 16] = q [rows, d] times 16 keys; fetches the next 16."""
-    cdef w8 words[16]
-    cdef f8 t[8]
-    cdef f8 scale[2]
-    cdef f8 x
-    cdef Py_ssize_t e = 0
-    cdef int i, g, n
-    for n in range(2 * <int> sizeof(Rows)):
-        t[n] = f8_zero()
-    while e < d:
-        for i in range(16):
-            fu_prefetch(k + (16 + i) * stride)
-        scale[0], scale[1] = turn_block(k, stride, 0, 16, words), turn_block(k, stride, 8, 16, words + 8)
-        for i in range(32):
-            for g in range(2):
-                x = feature(words[8 * g + (i >> 2)], i & 3, scale[g])
-                for n in range(<int> sizeof(Rows)):
-                    t[2 * n + g] = f8_fma(f8_set1(q[n * d + e + i]), x, t[2 * n + g])
-        k += sizeof(Q8_0)
-        e += 32
-    for n in range(<int> sizeof(Rows)):
-        f8_store(s + n * width, t[2 * n])
-        f8_store(s + n * width + 8, t[2 * n + 1])
