@@ -10,7 +10,7 @@ from libc.stdint cimport uint16_t
 from dense_pack cimport Elem, bf16, move1
 from simd cimport (
     d4, d4_fma, d4_load, d4_set1, d4_store, d4_transpose, f8, f8_fma, f8_from_bf16_high, f8_from_bf16_low,
-    f8_from_f16_half, f8_load, f8_load_columns, f8_set1, f8_store, fu_prefetch, w8, w8_load_columns16,
+    f8_from_f16_half, f8_load, f8_load_columns, f8_set1, f8_store, w8, w8_load_columns16,
 )
 
 # The number of rows is a constant to the compiler: the size of a tag type.
@@ -34,11 +34,8 @@ ctypedef fused Rows:
 
 
 cdef inline void stream(const Rows* rows, const Elem* w, Py_ssize_t cs, Py_ssize_t k, const char* a, Py_ssize_t ars,
-                        char* c, Py_ssize_t ahead) noexcept nogil:
-    """c [rows, one panel], rows 64 bytes apart, goes on over all k. ``ars`` is the distance of the rows of a in bytes.
-
-    Unless ``ahead`` is 0, what lies so many bytes behind the columns is fetched: short columns are no streams to hardware.
-    """
+                        char* c) noexcept nogil:
+    """c [rows, one panel], rows 64 bytes apart, goes on over all k. ``ars`` is the distance of the rows of a in bytes."""
     cdef f8 s[8]
     cdef f8 r[8]
     cdef w8 q[8]
@@ -58,9 +55,6 @@ cdef inline void stream(const Rows* rows, const Elem* w, Py_ssize_t cs, Py_ssize
             for g in range(2):
                 s[2 * n + g] = f8_load(<const float*> (c + 64 * n + 32 * g))
     while p + line <= k:
-        if ahead:
-            for i in range(8 if Elem is double else 16):
-                fu_prefetch(col + i * cs + ahead)
         # A whole cache line of eight columns, then of the other eight: lines of columns that lie a power of two apart
         # compete for the same eight places of the cache.
         for g in range(2 if Elem is float or Elem is double else 0):

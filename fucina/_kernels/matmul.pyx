@@ -235,13 +235,13 @@ cdef void add_bias(const float* bias, Py_ssize_t rows, Py_ssize_t columns, char*
 cdef inline void stream_rows(int rows, const Elem* w, Py_ssize_t cs, Py_ssize_t k, const char* a, Py_ssize_t ars,
                              char* c) noexcept nogil:
     if rows == 1:
-        stream(<const Row1*> NULL, w, cs, k, a, ars, c, 0)
+        stream(<const Row1*> NULL, w, cs, k, a, ars, c)
     elif rows == 2:
-        stream(<const Row2*> NULL, w, cs, k, a, ars, c, 0)
+        stream(<const Row2*> NULL, w, cs, k, a, ars, c)
     elif rows == 3:
-        stream(<const Row3*> NULL, w, cs, k, a, ars, c, 0)
+        stream(<const Row3*> NULL, w, cs, k, a, ars, c)
     else:
-        stream(<const Row4*> NULL, w, cs, k, a, ars, c, 0)
+        stream(<const Row4*> NULL, w, cs, k, a, ars, c)
 
 
 # ---- one rectangle ------------------------------------------------------------------------------------------------------

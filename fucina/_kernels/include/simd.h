@@ -458,8 +458,6 @@ FU void fu_prefetch_here(const void* p) {
     __builtin_prefetch(p);
     __asm__ volatile("");
 }
-/* A load that only says that this line is wanted: unlike those instructions, hardware may take it for a stream. */
-FU void fu_touch(const void* p) { (void)*(const volatile char*)p; }
 
 /* ---- f64 lanes ----------------------------------------------------------------------------------------- */
 
