@@ -29,8 +29,7 @@ from blocks cimport (
     I2_S, IQ1_M, IQ1_S, IQ2_S, IQ2_XS, IQ2_XXS, IQ3_S, IQ3_XXS, IQ4_NL, MXFP4, NUM_I2_S, NUM_IQ1_S, NUM_IQ2_S,
     NUM_IQ2_XS, NUM_IQ2_XXS, NUM_IQ3_S, NUM_IQ3_XXS, NUM_IQ4_NL, NUM_IQ4_XS, NUM_MXFP4, NUM_NVFP4, NUM_Q1_0, NUM_Q2_0,
     NUM_Q2_0_G128, NUM_Q2_K, NUM_Q3_K, NUM_Q4_0, NUM_Q4_1, NUM_Q4_K, NUM_Q5_0, NUM_Q5_1, NUM_Q5_K, NUM_Q6_K, NUM_Q8_0,
-    NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0,
-    TQ2_0,
+    NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0, TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
@@ -38,7 +37,7 @@ from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_colu
 from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
-from recode cimport recode_words, recode_q1_0, recode_q6_k, recode_tq1_0
+from recode cimport recode_q1_0, recode_q3_k, recode_q6_k, recode_tq1_0, recode_words
 from simd cimport f8, f8_zero, fu_prefetch
 from team cimport core_t, run_team, share_start, step_of
 from tile_32 cimport pair_32, row_32, row_pair_32, tile_32
@@ -50,6 +49,7 @@ from tile_k cimport pair_k, row_k, row_pair_k, tile_k
 from unpack_32 cimport (
     expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128, row_bits, row_nibbles,
 )
+from unpack_3 cimport expand_q3_k, row_q3_k
 from unpack_6 cimport expand_q6_k, row_q6_k
 from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
 
@@ -301,8 +301,8 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return as_format(a, <core_t> linear_codes[Mins],
                          <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)
     if number == NUM_Q3_K:
-        return as_format(a, <core_t> linear_codes[Four],
-                         <expand_t> expand_planes[Q3_K], <row_t> row_planes[Q3_K], 256, 110, 108, UNIT_K)
+        return recoded(a, recode_q3_k,
+                       as_format(a, <core_t> linear_codes[Four], expand_q3_k, row_q3_k, 256, 110, 108, UNIT_K))
     if number == NUM_Q6_K:
         return recoded(a, recode_q6_k,
                        as_format(a, <core_t> linear_codes[Two], expand_q6_k, row_q6_k, 256, 210, 208, UNIT_K))

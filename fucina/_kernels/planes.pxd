@@ -1,16 +1,16 @@
-"""q2_k, q3_k, tq2_0 and i2_s: a byte holds elements of four runs of 32, twice in a block of 256.
+"""q2_k, tq2_0 and i2_s: a byte holds elements of four runs of 32, twice in a block of 256.
 
 ``expand_planes`` makes code panels (``codes.pxd``) of them, for many columns. One column multiplies what it unpacks at
 once (``row_planes``): the sum of 16 elements of a run grows in i16 and meets its scale. Writing codes out and reading
 them back took a single row 1.5 times as long (AMD Zen 3, 2026-11).
 
-Codes: q2_k as they are (0 to 3, mins in the pairs); q3_k + 4 (0 to 7); ternary + 1 (0 to 2, and 3 where a file holds the
-fourth pattern of two bits).
+Codes: q2_k as they are (0 to 3, mins in the pairs); ternary + 1 (0 to 2, and 3 where a file holds the fourth pattern of two
+bits).
 """
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from blocks cimport I2_S, Q2_K, Q3_K, TQ2_0
+from blocks cimport I2_S, Q2_K, TQ2_0
 from codes cimport AT_D, AT_M, AT_PAIRS, AT_SCALES, UNIT_K, UNIT_TERNARY, put, put_f8, w8_move16, w8_sub8
 from panel cimport fetch_ahead
 from simd cimport (
@@ -21,7 +21,6 @@ from simd cimport (
 
 ctypedef fused Planes:
     Q2_K
-    Q3_K
     TQ2_0
     I2_S
 
@@ -38,18 +37,11 @@ cdef inline const char* codes_of(const Planes* tag, const char* p) noexcept nogi
 
 cdef inline w8 plane(const Planes* tag, const char* p, int i, int j, int g, int up) noexcept nogil:
     """Elements 4g..4g+3 of run ``j`` of half ``i``, ``up`` bits above their place; ``p``: the words of codes."""
-    cdef w8 v, h
     if Planes is I2_S:
         # The first run is in the highest bits.
         return w8_and(w8_shr16(w8_load(p + 32 * (8 * i + g)), 6 - 2 * j - up), w8_set1_u8(3 << up))
     else:
-        v = w8_load(p + 32 * (8 * i + g + (8 if Planes is Q3_K else 0)))
-        v = w8_and(w8_shr16(v, 2 * j - up), w8_set1_u8(3 << up))
-        if Planes is Q3_K:
-            # 8 words of third bits come first: those of the first half in the low nibbles.
-            h = w8_load(p + 32 * g)
-            v = w8_or(v, w8_and(w8_move16(h, 2 + up - 4 * i - j), w8_set1_u8(4 << up)))
-        return v
+        return w8_and(w8_shr16(w8_load(p + 32 * (8 * i + g)), 2 * j - up), w8_set1_u8(3 << up))
 
 
 cdef inline f8 scale_of_block(const Planes* tag, const char* p) noexcept nogil:
@@ -62,15 +54,9 @@ cdef inline f8 scale_of_block(const Planes* tag, const char* p) noexcept nogil:
 
 
 cdef inline w8 scales_of(const Planes* tag, const char* p, int g) noexcept nogil:
-    """Word ``g`` of four: the scales of four times 16 elements, in bytes."""
-    cdef w8 v, top
+    """Word ``g`` of four: the scales of four times 16 elements of q2_k, in bytes."""
     if Planes is Q2_K:
         return w8_and(w8_load(p + 32 * g), w8_set1_u8(15))
-    elif Planes is Q3_K:
-        # Scale j: a nibble of byte j mod 8 and two bits of byte j mod 4 of the third word.
-        v, top = w8_load(p + 16 + 32 * (24 + (g & 1))), w8_load(p + 16 + 32 * 26)
-        v = w8_and(w8_shr16(v, 4) if g >= 2 else v, w8_set1_u8(15))
-        return w8_sub8(w8_or(v, w8_and(w8_move16(top, 4 - 2 * g), w8_set1_u8(48))), w8_set1_u8(32))
     else:
         return w8_zero()
 
@@ -84,7 +70,7 @@ cdef inline void expand_planes(const Planes* p, Py_ssize_t nb, const uint8_t* gr
     """Code panels of ``nb`` blocks. The pointer's type selects the format."""
     cdef const char* at = <const char*> p
     cdef w8 w[4]
-    cdef w8 scales, v
+    cdef w8 scales
     cdef f8 d
     cdef Py_ssize_t _
     cdef int i, g, j
@@ -106,14 +92,9 @@ cdef inline void expand_planes(const Planes* p, Py_ssize_t nb, const uint8_t* gr
                 for j in range(4):
                     w8_store(to + AT_SCALES + 128 * g + 32 * j, w8_dup_i8_i16(scales, j))
                 for j in range(2):
-                    if Planes is Q2_K:
-                        v = w8_pair_i8_i16(mins_of(p, at, g), j)
-                    else:
-                        v = w8_shl16(w8_pair_i8_i16(scales, j), 2)
-                    w8_store(to + AT_PAIRS + 64 * g + 32 * j, v)
+                    w8_store(to + AT_PAIRS + 64 * g + 32 * j, w8_pair_u8_i16(mins_of(p, at, g), j))
             put_f8(to, AT_D, d)
-            if Planes is Q2_K:
-                put_f8(to, AT_M, f8_from_f16_of_words(w8_load(at + 32 * 20), 1))
+            put_f8(to, AT_M, f8_from_f16_of_words(w8_load(at + 32 * 20), 1))
             to += UNIT_K
         at += 16 * sizeof(Planes) if Planes is I2_S else 8 * sizeof(Planes)
 
@@ -166,22 +147,19 @@ cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, co
         return w8_add32(w8_add32(s[0], s[2]), w8_sar32(w8_add32(s[1], s[3]), 2))
 
 
-cdef inline w8 sums_of(const Planes* tag, const char* p, const w8* scales, const char* aux) noexcept nogil:
-    """Scales, or mins, times the sums of the activations that they belong to; without scales the sum of all."""
+cdef inline w8 sums_of(const Planes* tag, const char* p, const char* aux) noexcept nogil:
+    """Mins times the sums of the activations that they belong to; without mins the sum of all."""
     cdef w8 total = w8_zero(), u, v
     cdef int g
     for g in range(4):
-        if Planes is TQ2_0 or Planes is I2_S:
-            total = w8_add32(total, w8_madd(w8_bcast32(aux + 32 + 4 * g), w8_set1_i16(1)))
-        else:
-            if Planes is Q2_K:
-                v = mins_of(tag, p, g)
-                u, v = w8_pair_u8_i16(v, 0), w8_pair_u8_i16(v, 1)
-            else:
-                u, v = w8_pair_i8_i16(scales[g], 0), w8_pair_i8_i16(scales[g], 1)
+        if Planes is Q2_K:
+            v = mins_of(tag, p, g)
+            u, v = w8_pair_u8_i16(v, 0), w8_pair_u8_i16(v, 1)
             u, v = w8_madd(u, w8_bcast32(aux + 8 * g)), w8_madd(v, w8_bcast32(aux + 8 * g + 4))
             total = w8_add32(total, w8_add32(u, v))
-    return w8_shl32(total, 2) if Planes is Q3_K else total
+        else:
+            total = w8_add32(total, w8_madd(w8_bcast32(aux + 32 + 4 * g), w8_set1_i16(1)))
+    return total
 
 
 cdef inline void row_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
@@ -207,7 +185,7 @@ cdef inline void row_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid,
             else:
                 part = w8_add32(part, quarter(p, at, 1, last, qs + 128, scales + 2))
             total = w8_add32(total, part)
-        part = sums_of(p, at, scales, aux)
+        part = sums_of(p, at, aux)
         if Planes is not Q2_K:
             total = w8_sub32(total, part)
         y = f8_fma(f8_mul(scale_of_block(p, at), f8_set1(d[b])), f8_from_i32(total), y)

@@ -1,5 +1,5 @@
-"""What packing changes in the bytes of a panel, so that it is unpacked with fewer operations: q4_1, q5_0, q5_1, q5_k, q6_k,
-q1_0, tq1_0. ``recode_*`` rewrites interleaved blocks of 8 rows in place; the readers of codes stand beside them.
+"""What packing changes in the bytes of a panel, so that it is unpacked with fewer operations: q4_1, q5_0, q5_1, q3_k, q5_k,
+q6_k, q1_0, tq1_0. ``recode_*`` rewrites interleaved blocks of 8 rows in place; the readers of codes stand beside them.
 
 Six bits (q6_k): three words hold 16 elements in a row, one word of four elements in the low six bits of each, and two
 bits each of a fourth. ggml has low nibbles and high bits in two places, either shared by elements far apart.
@@ -16,6 +16,13 @@ bits each of three more. Taking a single bit to its place takes five operations 
     word 2   e8 .. e11                      bits 2 to 4 of e28 .. e31
     word 3   e12 .. e15        bits 5 and 6: bits 0 and 1 of e20 .. e23; bit 7: bit 1 of e28 .. e31
     word 4   e16 .. e19                      bits 0 and 1 of e24 .. e27;        bit 0
+
+Three bits (q3_k): three words hold 32 elements, two words of four elements in bits 0 to 2 and 3 to 5 of each, and two bits
+each of two more. ggml has two bits and the third in two places.
+
+    word 0   e0 .. e3, e4 .. e7        bits 6 and 7: bits 0 and 1 of e24 .. e27
+    word 1   e8 .. e11, e12 .. e15                   bits 0 and 1 of e28 .. e31
+    word 2   e16 .. e19, e20 .. e23                  bit 2 of e24 .. e27 and of e28 .. e31
 
 Scales and mins (q4_1, q5_1): the eight scales of a block, then its eight mins, instead of pairs.
 
@@ -100,6 +107,41 @@ cdef inline void recode_q6_k(char* panel, Py_ssize_t nb) noexcept nogil:
         for g in range(16):
             put_six(e + 4 * g, panel)
             panel += 96
+
+
+cdef inline void three_bits(const char* p, w8* e) noexcept nogil:
+    """The eight words of codes in three."""
+    cdef w8 a = w8_load(p), b = w8_load(p + 32), c = w8_load(p + 64)
+    e[0], e[1], e[2], e[3] = moved(a, 0, 7), moved(a, -3, 7), moved(b, 0, 7), moved(b, -3, 7)
+    e[4], e[5] = moved(c, 0, 7), moved(c, -3, 7)
+    e[6] = w8_or(moved(a, -6, 3), moved(c, -4, 4))
+    e[7] = w8_or(moved(b, -6, 3), moved(c, -5, 4))
+
+
+cdef inline void recode_q3_k(char* panel, Py_ssize_t nb) noexcept nogil:
+    """Eight scales, 8 words of third bits, bit j of a byte belonging to run j of 32, 16 of two bits each of four runs."""
+    cdef w8 e[64]
+    cdef w8 v, h
+    cdef Py_ssize_t _
+    cdef int i, j, g
+    for _ in range(nb):
+        panel += HEAD
+        for g in range(8):
+            h = w8_load(panel + 32 * g)
+            for i in range(2):
+                v = w8_load(panel + 32 * (8 + 8 * i + g))
+                for j in range(4):
+                    e[8 * (4 * i + j) + g] = w8_or(moved(v, -2 * j, 3), moved(h, 2 - 4 * i - j, 4))
+        for j in range(8):
+            for i in range(3):
+                v = w8_or(e[8 * j + 2 * i], moved(e[8 * j + 2 * i + 1], 3, 56))
+                if i < 2:
+                    v = w8_or(v, moved(e[8 * j + 6 + i], 6, 192))
+                else:
+                    v = w8_or(v, w8_or(moved(e[8 * j + 6], 4, 64), moved(e[8 * j + 7], 5, 128)))
+                w8_store(panel + 32 * i, v)
+            panel += 96
+        panel += 96
 
 
 cdef inline void put_five(const w8* e, char* to) noexcept nogil:
