@@ -110,6 +110,9 @@ def _dense(x, w, bias, y, nth):
 def pack(w: QTensor) -> PackedQTensor:
     """Interleave the rows of a quantized matrix by 8, the layout of the fastest products.
 
+    The bytes of q3_k, q4_1, q5_0, q5_1, q5_k, q6_k, q1_0 and tq1_0 are also put into another order, in which they are
+    unpacked with fewer operations. The numbers are the same.
+
     Parameters
     ----------
     w : QTensor, shape (n, k)
