@@ -14,7 +14,9 @@ Codes are unsigned where a bias makes them so; what the bias adds is in the pair
 
 from libc.stdint cimport int8_t, uint8_t
 
-from simd cimport f8, f8_store, w8, w8_shl16, w8_shr16, w8_store
+from simd cimport (
+    f8, f8_store, w8, w8_add32, w8_bcast32, w8_dup_i8_i16, w8_madd, w8_pair_i8_i16, w8_shl16, w8_shr16, w8_store,
+)
 
 cdef enum:
     UNIT_32 = 288
@@ -86,6 +88,22 @@ cdef inline void put_scales(char* to, int g, w8 even, w8 odd, int bias) noexcept
     w8_store(to + AT_SCALES + 64 * g, w8_pack16(even, even))
     w8_store(to + AT_SCALES + 64 * g + 32, w8_pack16(odd, odd))
     w8_store(to + AT_PAIRS + 32 * g, w8_pack16(w8_mul32(even, bias), w8_mul32(odd, bias)))
+
+
+cdef inline void put_four_scales(char* to, int g, w8 scales, int bias_bits) noexcept nogil:
+    """Word ``g`` of four: scales of four times 16 elements in bytes, and what 2 ** ``bias_bits`` in their codes has to be
+    undone with."""
+    cdef int j
+    for j in range(4):
+        w8_store(to + AT_SCALES + 128 * g + 32 * j, w8_dup_i8_i16(scales, j))
+    for j in range(2):
+        w8_store(to + AT_PAIRS + 64 * g + 32 * j, w8_shl16(w8_pair_i8_i16(scales, j), bias_bits))
+
+
+cdef inline w8 add_offset(w8 total, w8 scales, const char* sums) noexcept nogil:
+    """Add these four scales times the ``sums`` of the activations that they belong to."""
+    total = w8_add32(total, w8_madd(w8_pair_i8_i16(scales, 0), w8_bcast32(sums)))
+    return w8_add32(total, w8_madd(w8_pair_i8_i16(scales, 1), w8_bcast32(sums + 4)))
 
 
 cdef inline void put_f8(char* to, int at, f8 v) noexcept nogil:

@@ -33,7 +33,7 @@ from blocks cimport (
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
-from one_column cimport PIECE, WORTH, one_column, one_column_looked_up, one_column_raw
+from one_column cimport PIECE, SHARES, WORTH, one_column, one_column_looked_up, one_column_raw
 from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
@@ -68,11 +68,19 @@ ctypedef fused Direct:
     Q5_K
 
 
+cdef inline void pack_direct(const Direct* tag, const LinearArgs* a, const char* w, int rows, char* panel) noexcept nogil:
+    """``pack_panel`` of whole rows, with the constants of the format."""
+    cdef int half_at = -1 if Direct is Q4_1 or Direct is Q5_1 or Direct is Q4_K or Direct is Q5_K else 0
+    cdef Py_ssize_t nb = a.row_bytes // <Py_ssize_t> sizeof(Direct)
+    interleave(w, a.row_bytes, rows, nb, sizeof(Direct), half_at, w + 8 * a.row_bytes, panel)
+    if a.recode != NULL:
+        a.recode(panel, nb)
+
+
 cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i, char* scratch) noexcept nogil:
     """Panel ``i`` times all columns."""
     cdef f8 acc[TILE]
     cdef int size = 256 if Direct is Q4_K or Direct is Q5_K else 32
-    cdef int half_at = -1 if Direct is Q4_1 or Direct is Q5_1 or Direct is Q4_K or Direct is Q5_K else 0
     cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
     cdef Py_ssize_t nb = a.k // size
     cdef Py_ssize_t t = 0
@@ -82,9 +90,7 @@ cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i,
     cdef const char* aux
     cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
     if not a.packed:
-        interleave(p, a.row_bytes, rows, nb, sizeof(Direct), half_at, p + 8 * a.row_bytes, scratch)
-        if a.recode != NULL:
-            a.recode(scratch, nb)
+        pack_direct(tag, a, p, rows, scratch)
         p = scratch
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
@@ -124,11 +130,8 @@ cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i
         p[e] = a.w + (i + e) * 8 * a.row_bytes
         bias[e] = NULL if a.bias == NULL else a.bias + 8 * (i + e)
         if not a.packed:
-            interleave(p[e], a.row_bytes, rows if e else 8, nb, sizeof(Paired), 0 if Paired is Q4_0 else -1,
-                       p[e] + 8 * a.row_bytes, scratch + e * up64(8 * a.row_bytes))
+            pack_direct(tag, a, p[e], rows if e else 8, scratch + e * up64(8 * a.row_bytes))
             p[e] = scratch + e * up64(8 * a.row_bytes)
-            if Paired is Q4_1:
-                a.recode(scratch + e * up64(8 * a.row_bytes), nb)
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
         if Paired is Q4_K:
@@ -379,7 +382,7 @@ def scratch_bytes(int code, int kind, Py_ssize_t m, Py_ssize_t k, Py_ssize_t row
     """Bytes of scratch for ``linear_quant_into_unchecked``: the quantized activations, and what the shares need."""
     cdef Py_ssize_t blocks = m * (k // act_block(kind))
     return (up64(m * k) + up64(4 * blocks) + up64(act_aux(kind) * blocks)
-            + share_bytes_of(code, m, k, row_bytes) * (4 * nth if nth > 1 else 1))
+            + share_bytes_of(code, m, k, row_bytes) * (SHARES * nth if nth > 1 else 1))
 
 
 cdef core_t fill(LinearArgs* a, int code, bint packed, const unsigned char[:, ::1] w, const unsigned char[:, ::1] grid,
@@ -434,7 +437,7 @@ def linear_quant_into_unchecked(int code, int kind, int nbytes, int half_at, bin
     with nogil:
         # Quantizing is a few per cent of the product's work: a handful of rows is not worth a second region.
         run_team(<core_t> quantize_act, &act, min(4 * nth, m), nth if m >= 8 else 1)
-        run_team(core, &a, 4 * nth if nth > 1 else 1, nth)
+        run_team(core, &a, SHARES * nth if nth > 1 else 1, nth)
 
 
 def linear_quant_step(int code, bint packed, const unsigned char[:, ::1] w, const unsigned char[:, ::1] grid,

@@ -25,9 +25,9 @@ cdef inline void put_panel(const LinearArgs* a, Py_ssize_t j, f8 acc) noexcept n
            <int> min(<Py_ssize_t> 8, a.n - 8 * j))
 
 
-cdef inline void streams_of(Py_ssize_t panels, Py_ssize_t ith, Py_ssize_t nth, int streams, Py_ssize_t* first,
-                            Py_ssize_t* last) noexcept nogil:
-    """The panels of share ``ith``, as ``streams`` ranges far from each other.
+cdef inline Py_ssize_t streams_of(Py_ssize_t panels, Py_ssize_t ith, Py_ssize_t nth, int streams, Py_ssize_t* first,
+                                  Py_ssize_t* last) noexcept nogil:
+    """The panels of share ``ith``, as ``streams`` ranges far from each other; returns how long the longest is.
 
     A thread takes the shares of its part in order. The streams go through all of them: where one share leaves a stream,
     the next one goes on, and what was fetched ahead is not lost. With streams that end where the share does, tokens of
@@ -36,11 +36,13 @@ cdef inline void streams_of(Py_ssize_t panels, Py_ssize_t ith, Py_ssize_t nth, i
     cdef Py_ssize_t turns = SHARES if nth % SHARES == 0 else 1
     cdef Py_ssize_t part = ith // turns, turn = ith % turns, parts = nth // turns
     cdef Py_ssize_t start = share_start(panels, part, parts)
-    cdef Py_ssize_t count = share_start(panels, part + 1, parts) - start
+    cdef Py_ssize_t count = share_start(panels, part + 1, parts) - start, longest = 0
     cdef int s
     for s in range(streams):
         first[s] = start + share_start(count, s * turns + turn, streams * turns)
         last[s] = start + share_start(count, s * turns + turn + 1, streams * turns)
+        longest = max(longest, last[s] - first[s])
+    return longest
 
 
 cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
@@ -62,13 +64,10 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth)
     # memory: longer turns.
     cdef Py_ssize_t turn = nb if short else 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
-    cdef Py_ssize_t i, b, at, count, longest = 0
+    cdef Py_ssize_t i, b, at, count
     cdef const char* w[2]
     cdef int s, e
-    streams_of((a.n + 7) // 8, ith, nth, streams, first, last)
-    for s in range(streams):
-        longest = max(longest, last[s] - first[s])
-    for i in range(longest):
+    for i in range(streams_of((a.n + 7) // 8, ith, nth, streams, first, last)):
         for s in range(streams):
             acc[s] = f8_zero()
         b = 0
@@ -102,13 +101,10 @@ cdef inline void one_column_looked_up(const LinearArgs* a, Py_ssize_t ith, Py_ss
     cdef Py_ssize_t first[TOGETHER]
     cdef Py_ssize_t last[TOGETHER]
     cdef const char* panels[TOGETHER]
-    cdef Py_ssize_t i, longest = 0
+    cdef Py_ssize_t i
     cdef int s
-    streams_of((a.n + 7) // 8, ith, nth, TOGETHER, first, last)
-    for s in range(TOGETHER):
-        longest = max(longest, last[s] - first[s])
     a.tabulate(a.qs, a.k, tables)
-    for i in range(longest):
+    for i in range(streams_of((a.n + 7) // 8, ith, nth, TOGETHER, first, last)):
         for s in range(TOGETHER):
             # The last stream may be shorter: there it has company, but no output.
             panels[s] = a.w + 8 * min(first[s] + i, last[s] - 1) * a.row_bytes

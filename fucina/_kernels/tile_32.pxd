@@ -208,8 +208,7 @@ cdef inline void row_pair_32(const Paired32* p, const char* r, Py_ssize_t nb, co
             total = without_offset(p, w8_madd(sums[e], ones), aux)
             y[e] = f8_fma(f8_mul(dw[e], da), f8_from_i32(total), y[e])
             if Paired32 is Q4_1:
-                dw[e] = f8_load_f16(<const uint16_t*> (at[e] - 16))
-                y[e] = f8_fma(dw[e], f8_set1((<const float*> aux)[0]), y[e])
+                y[e] = f8_fma(f8_load_f16(<const uint16_t*> (at[e] - 16)), f8_set1((<const float*> aux)[0]), y[e])
             at[e] += 128
         qs += 32
         aux += 4

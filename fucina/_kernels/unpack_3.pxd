@@ -7,13 +7,12 @@ Codes: + 4 (0 to 7). One column leaves those in bits 3 to 5 where they are, eigh
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from codes cimport AT_D, AT_PAIRS, AT_SCALES, UNIT_K, put, put_f8, w8_move16, w8_sub8
+from codes cimport AT_D, UNIT_K, add_offset, put, put_f8, put_four_scales, w8_sub8
 from panel cimport fetch_ahead
 from recode cimport HEAD, moved, three_bits
 from simd cimport (
     f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and, w8_bcast32, w8_dup_i8_i16,
-    w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_i8_i16, w8_sar16, w8_set1_u8, w8_shl16, w8_shl32, w8_shr16,
-    w8_store, w8_sub32, w8_zero,
+    w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_sar16, w8_set1_u8, w8_shl32, w8_sub32, w8_zero,
 )
 
 cdef enum:
@@ -24,25 +23,19 @@ cdef enum:
 cdef inline w8 four_scales(const char* p, int g) noexcept nogil:
     """Word ``g`` of four: the scales of four times 16 elements. Scale j: a nibble of byte j mod 8 and two bits of byte j mod
     4 of the third word."""
-    cdef w8 v = w8_load(p + 32 * (g & 1)), top = w8_load(p + 64)
-    v = w8_and(w8_shr16(v, 4) if g >= 2 else v, w8_set1_u8(15))
-    return w8_sub8(w8_or(v, w8_and(w8_move16(top, 4 - 2 * g), w8_set1_u8(48))), w8_set1_u8(32))
+    cdef w8 low = moved(w8_load(p + 32 * (g & 1)), -4 if g >= 2 else 0, 15)
+    return w8_sub8(w8_or(low, moved(w8_load(p + 64), 4 - 2 * g, 48)), w8_set1_u8(32))
 
 
 cdef inline void expand_q3_k(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
     cdef w8 w[8]
-    cdef w8 scales
     cdef Py_ssize_t _
-    cdef int g, i, j
+    cdef int g, i
     for _ in range(nb):
         put_f8(to, AT_D, f8_load_f16(<const uint16_t*> p))
         p += HEAD
         for g in range(4):
-            scales = four_scales(p + CODES, g)
-            for j in range(4):
-                w8_store(to + AT_SCALES + 128 * g + 32 * j, w8_dup_i8_i16(scales, j))
-            for j in range(2):
-                w8_store(to + AT_PAIRS + 64 * g + 32 * j, w8_shl16(w8_pair_i8_i16(scales, j), 2))
+            put_four_scales(to, g, four_scales(p + CODES, g), 2)
         for g in range(8):
             three_bits(p + 96 * g, w)
             for i in range(8):
@@ -81,8 +74,7 @@ cdef inline void row_q3_k(const char* p, Py_ssize_t nb, const uint8_t* grid, con
         for g in range(4):
             fetch_ahead(p + 192 * g, 220)
             scales = four_scales(p + CODES, g)
-            sums = w8_add32(sums, w8_madd(w8_pair_i8_i16(scales, 0), w8_bcast32(aux + 8 * g)))
-            sums = w8_add32(sums, w8_madd(w8_pair_i8_i16(scales, 1), w8_bcast32(aux + 8 * g + 4)))
+            sums = add_offset(sums, scales, aux + 8 * g)
             total = w8_here(w8_add32(total, thirty_two(p + 192 * g, qs, w8_dup_i8_i16(scales, 0), w8_dup_i8_i16(scales, 1))))
             total = w8_here(w8_add32(total, thirty_two(p + 192 * g + 96, qs + 32, w8_dup_i8_i16(scales, 2),
                                                        w8_dup_i8_i16(scales, 3))))

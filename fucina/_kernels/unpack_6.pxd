@@ -6,12 +6,12 @@ Codes: + 32 (0 to 63). Two products fit into 16 bits, 2 * 2 * 63 * 127 = 32004.
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from codes cimport AT_D, AT_PAIRS, AT_SCALES, UNIT_K, put, put_f8
+from codes cimport AT_D, UNIT_K, add_offset, put, put_f8, put_four_scales
 from panel cimport fetch_ahead
 from recode cimport HEAD, six_bits
 from simd cimport (
     f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_bcast32, w8_dup_i8_i16, w8_here,
-    w8_load, w8_madd, w8_maddubs, w8_pair_i8_i16, w8_shl16, w8_shl32, w8_store, w8_sub32, w8_zero,
+    w8_load, w8_madd, w8_maddubs, w8_shl32, w8_sub32, w8_zero,
 )
 
 cdef enum:
@@ -20,18 +20,13 @@ cdef enum:
 
 cdef inline void expand_q6_k(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
     cdef w8 w[4]
-    cdef w8 scales
     cdef Py_ssize_t _
-    cdef int g, i, j
+    cdef int g, i
     for _ in range(nb):
         put_f8(to, AT_D, f8_load_f16(<const uint16_t*> p))
         p += HEAD
         for g in range(4):
-            scales = w8_load(p + 32 * g)
-            for j in range(4):
-                w8_store(to + AT_SCALES + 128 * g + 32 * j, w8_dup_i8_i16(scales, j))
-            for j in range(2):
-                w8_store(to + AT_PAIRS + 64 * g + 32 * j, w8_shl16(w8_pair_i8_i16(scales, j), 5))
+            put_four_scales(to, g, w8_load(p + 32 * g), 5)
         p += 128
         for g in range(16):
             six_bits(p, w)
@@ -58,8 +53,7 @@ cdef inline void row_q6_k(const char* p, Py_ssize_t nb, const uint8_t* grid, con
         sums = w8_zero()
         for g in range(4):
             scales = w8_load(p + HEAD + 32 * g)
-            sums = w8_add32(sums, w8_madd(w8_pair_i8_i16(scales, 0), w8_bcast32(aux + 8 * g)))
-            sums = w8_add32(sums, w8_madd(w8_pair_i8_i16(scales, 1), w8_bcast32(aux + 8 * g + 4)))
+            sums = add_offset(sums, scales, aux + 8 * g)
             for j in range(4):
                 if j % 2 == 0:
                     fetch_ahead(at, 192)
