@@ -60,8 +60,6 @@ cdef extern from "codes.h" nogil:
     w8 w8_ue4m3(w8 v)
     f8 f8_ue4m3_half(w8 v, int k)
     w8 w8_even_parity(w8 x)
-    w8 w8_dot4_s(const w8* w, const int8_t* a)
-    w8 w8_mul_s8(w8 w, const int8_t* a)
     void codes_of_bits(char* to, w8 word, int value)
     void codes_of_crumbs(char* to, w8 word)
     w8 w8_xor(w8 a, w8 b)

@@ -10,6 +10,7 @@ cdef extern from "simd.h" nogil:
 
 cdef extern from "levels.h" nogil:
     const int8_t fu_iq4_levels[16]
+    const int8_t fu_iq4_codes[16]
     const int8_t fu_fp4_levels[16]
     void f8_iq4(f8 v, f8* index, f8* level)
     f8 f8_fp4(f8 x, float d)

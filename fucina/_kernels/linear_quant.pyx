@@ -32,9 +32,10 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0, TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
+from dot cimport ROOM_FOR_TWO
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
 from one_column cimport PIECE, SHARES, WORTH, one_column, one_column_looked_up, one_column_raw
-from panel cimport TILE, LinearArgs, finish, interleave, pack_panel, up64
+from panel cimport TILE, LinearArgs, OnePanel, Panels, TwoPanels, count_of, finish, interleave, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
 from recode cimport recode_q1_0, recode_q3_k, recode_q6_k, recode_tq1_0, recode_words
@@ -77,72 +78,55 @@ cdef inline void pack_direct(const Direct* tag, const LinearArgs* a, const char*
         a.recode(panel, nb)
 
 
-cdef inline void one_panel(const Direct* tag, const LinearArgs* a, Py_ssize_t i, char* scratch) noexcept nogil:
-    """Panel ``i`` times all columns."""
-    cdef f8 acc[TILE]
+cdef inline void some_panels(const Direct* tag, const Panels* panels, const LinearArgs* a, Py_ssize_t i,
+                             char* scratch) noexcept nogil:
+    """Panel ``i``, or that and the next one, times all columns."""
+    cdef int count = count_of(panels)
+    cdef f8 acc[2 * TILE]
     cdef int size = 256 if Direct is Q4_K or Direct is Q5_K else 32
     cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
     cdef Py_ssize_t nb = a.k // size
     cdef Py_ssize_t t = 0
-    cdef const char* p = a.w + i * 8 * a.row_bytes
+    cdef const char* p[2]
     cdef const int8_t* qs
     cdef const float* d
     cdef const char* aux
-    cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i), nc, c
-    if not a.packed:
-        pack_direct(tag, a, p, rows, scratch)
-        p = scratch
-    while t < a.m:
-        nc = <int> min(<Py_ssize_t> TILE, a.m - t)
-        for c in range(nc):
-            acc[c] = f8_zero()
-        qs, d, aux = a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes
-        if nc == 1:
-            a.row(p, nb, NULL, qs, d, aux, acc)
-        elif Direct is Q4_K or Direct is Q5_K:
-            tile_k(tag, p, nb, qs, d, aux, nc, acc)
-        else:
-            tile_32(tag, p, nb, qs, d, aux, nc, acc)
-        for c in range(nc):
-            finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
-        t += TILE
-
-
-# Formats for which two panels at a time pay off.
-ctypedef fused Paired:
-    Q4_0
-    Q4_1
-    Q4_K
-
-
-cdef inline void two_panels(const Paired* tag, const LinearArgs* a, Py_ssize_t i, char* scratch) noexcept nogil:
-    """Panels ``i`` and ``i + 1`` times all columns."""
-    cdef f8 acc[2 * TILE]
-    cdef int size = 256 if Paired is Q4_K else 32
-    cdef Py_ssize_t aux_bytes = 48 if size == 256 else 4
-    cdef Py_ssize_t nb = a.k // size
-    cdef Py_ssize_t t = 0
-    cdef const char* p[2]
-    cdef const float* bias[2]
-    cdef float* out = a.out + 8 * i
-    cdef int rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i - 8), nc, c, e
-    for e in range(2):
+    cdef int nc, c, e
+    for e in range(count):
         p[e] = a.w + (i + e) * 8 * a.row_bytes
-        bias[e] = NULL if a.bias == NULL else a.bias + 8 * (i + e)
         if not a.packed:
-            pack_direct(tag, a, p[e], rows if e else 8, scratch + e * up64(8 * a.row_bytes))
+            pack_direct(tag, a, p[e], <int> min(<Py_ssize_t> 8, a.n - 8 * (i + e)), scratch + e * up64(8 * a.row_bytes))
             p[e] = scratch + e * up64(8 * a.row_bytes)
     while t < a.m:
         nc = <int> min(<Py_ssize_t> TILE, a.m - t)
-        if Paired is Q4_K:
-            pair_k(p[0], p[1], nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
+        for c in range(count * nc):
+            acc[c] = f8_zero()
+        qs, d, aux = a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes
+        if count == 2 and not ROOM_FOR_TWO:
+            if Direct is Q4_K:
+                pair_k(p[0], p[1], nb, qs, d, aux, nc, acc)
+            elif Direct is Q4_0 or Direct is Q4_1:
+                pair_32(tag, p[0], p[1], nb, qs, d, aux, nc, acc)
+        elif nc == 1:
+            for e in range(count):
+                a.row(p[e], nb, NULL, qs, d, aux, acc + e)
+        elif Direct is Q4_K or Direct is Q5_K:
+            tile_k(tag, panels, <const char* const*> p, nb, qs, d, aux, nc, acc)
         else:
-            pair_32(tag, p[0], p[1], nb, a.qs + t * a.k, a.d + t * nb, a.aux + t * nb * aux_bytes, nc, acc)
-        for c in range(nc):
-            finish(acc[2 * c], a.scale, bias[0], out, 8)
-            finish(acc[2 * c + 1], a.scale, bias[1], out + 8, rows)
-            out += a.n
+            tile_32(tag, panels, <const char* const*> p, nb, qs, d, aux, nc, acc)
+        put_tile(panels, a, i, t, nc, acc)
         t += TILE
+
+
+cdef inline void put_tile(const Panels* panels, const LinearArgs* a, Py_ssize_t i, Py_ssize_t t, int nc,
+                          const f8* acc) noexcept nogil:
+    """The outputs of panels from ``i`` on, of ``nc`` columns from ``t`` on."""
+    cdef int count = count_of(panels)
+    cdef int c, e
+    for e in range(count):
+        for c in range(nc):
+            finish(acc[count * c + e], a.scale, NULL if a.bias == NULL else a.bias + 8 * (i + e),
+                   a.out + (t + c) * a.n + 8 * (i + e), <int> min(<Py_ssize_t> 8, a.n - 8 * (i + e)))
 
 
 cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
@@ -150,79 +134,99 @@ cdef void linear_quant(const Direct* args, Py_ssize_t ith, Py_ssize_t nth) noexc
     cdef const LinearArgs* a = <const LinearArgs*> args
     cdef char* scratch = a.scratch + ith * a.scratch_stride
     cdef Py_ssize_t panels = (a.n + 7) // 8
-    cdef Py_ssize_t i, pairs
+    cdef Py_ssize_t pairs = (panels + 1) // 2
+    cdef Py_ssize_t i
+    cdef bint together = ROOM_FOR_TWO and a.m > 1
     if Direct is Q4_0 or Direct is Q4_1 or Direct is Q4_K:
-        if a.m >= PAIRED:
-            pairs = (panels + 1) // 2
-            for i in range(2 * share_start(pairs, ith, nth), 2 * share_start(pairs, ith + 1, nth), 2):
-                if i + 1 < panels:
-                    two_panels(args, a, i, scratch)
-                else:
-                    one_panel(args, a, i, scratch)
-            return
-    for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
-        one_panel(args, a, i, scratch)
+        together = together or a.m >= PAIRED
+    if together:
+        for i in range(2 * share_start(pairs, ith, nth), 2 * share_start(pairs, ith + 1, nth), 2):
+            if i + 1 < panels:
+                some_panels(args, <const TwoPanels*> NULL, a, i, scratch)
+            else:
+                some_panels(args, <const OnePanel*> NULL, a, i, scratch)
+    else:
+        for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
+            some_panels(args, <const OnePanel*> NULL, a, i, scratch)
 
 
-cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
-    """Share ``ith`` of the panels by way of code panels. The pointer's type selects the tile, see ``linear_quant``.
+cdef inline void some_codes(const Tag* args, const Panels* panels, const LinearArgs* a, Py_ssize_t i,
+                            char* scratch) noexcept nogil:
+    """Panel ``i``, or that and the next one, times all columns by way of code panels. The pointer's type selects the tile.
 
     A few columns take a panel piece by piece; for many it is expanded as a whole, once.
     """
-    cdef const LinearArgs* a = <const LinearArgs*> args
-    cdef f8 acc[TILE]
+    cdef int count = count_of(panels)
+    cdef f8 acc[2 * TILE]
     cdef int size = 32 if (Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen) else 256
     cdef Py_ssize_t nb = a.k // a.block
     cdef Py_ssize_t na = a.k // size
     cdef Py_ssize_t piece = nb if a.m > TILE else min(nb, <Py_ssize_t> (PIECE // a.block))
-    cdef Py_ssize_t panels = (a.n + 7) // 8
-    cdef char* codes = a.scratch + ith * a.scratch_stride
-    cdef char* raw = codes + up64(piece * a.unit)
-    cdef Py_ssize_t i, b, t, count
+    cdef Py_ssize_t b, t = 0, blocks
+    cdef char* codes[2]
+    cdef char* raw = scratch + count * up64(piece * a.unit)
     cdef const char* p
-    cdef int rows, nc, c
-    for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
-        rows = <int> min(<Py_ssize_t> 8, a.n - 8 * i)
-        t = 0
-        while t < a.m:
-            nc = <int> min(<Py_ssize_t> TILE, a.m - t)
-            for c in range(nc):
-                acc[c] = f8_zero()
-            b = 0
-            while b < nb:
-                count = min(piece, nb - b)
-                if t == 0:
-                    p = a.w + 8 * i * a.row_bytes
-                    if a.packed:
-                        p += 8 * b * a.nbytes
-                        # While the tile works, the next piece can come in.
-                        if piece < nb:
-                            for c in range((8 * count * a.nbytes + 63) // 64):
-                                fu_prefetch(p + 8 * count * a.nbytes + 64 * c)
-                    else:
-                        pack_panel(a, p + b * a.nbytes, rows, count, p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
-                        p = raw
-                    a.expand(p, count, a.grid, codes)
-                if nc == 1:
-                    tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size, 1, acc)
+    cdef int nc, c, e
+    for e in range(count):
+        codes[e] = scratch + e * up64(piece * a.unit)
+    while t < a.m:
+        nc = <int> min(<Py_ssize_t> TILE, a.m - t)
+        for c in range(count * nc):
+            acc[c] = f8_zero()
+        b = 0
+        while b < nb:
+            blocks = min(piece, nb - b)
+            for e in range(count if t == 0 else 0):
+                p = a.w + 8 * (i + e) * a.row_bytes
+                if a.packed:
+                    p += 8 * b * a.nbytes
+                    # While the tile works, the next piece can come in.
+                    if piece < nb:
+                        for c in range((8 * blocks * a.nbytes + 63) // 64):
+                            fu_prefetch(p + 8 * blocks * a.nbytes + 64 * c)
                 else:
-                    tile_codes(args, codes, count * a.block // size, t * na + b * a.block // size * nc, nc, acc)
-                b += count
-            for c in range(nc):
-                finish(acc[c], a.scale, NULL if a.bias == NULL else a.bias + 8 * i, a.out + (t + c) * a.n + 8 * i, rows)
-            t += TILE
+                    pack_panel(a, p + b * a.nbytes, <int> min(<Py_ssize_t> 8, a.n - 8 * (i + e)), blocks,
+                               p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
+                    p = raw
+                a.expand(p, blocks, a.grid, codes[e])
+            # A constant number of columns where it is one.
+            if nc == 1:
+                tile_codes(args, panels, <const char* const*> codes, blocks * a.block // size, t * na + b * a.block // size, 1, acc)
+            else:
+                tile_codes(args, panels, <const char* const*> codes, blocks * a.block // size, t * na + b * a.block // size * nc, nc, acc)
+            b += blocks
+        put_tile(panels, a, i, t, nc, acc)
+        t += TILE
 
 
-cdef inline void tile_codes(const Tag* args, const char* codes, Py_ssize_t count, Py_ssize_t at, int nc,
-                            f8* acc) noexcept nogil:
-    """The tile of a tag: ``count`` blocks of activations, the first one being number ``at``."""
+cdef inline void tile_codes(const Tag* args, const Panels* panels, const char* const* codes, Py_ssize_t blocks,
+                            Py_ssize_t at, int nc, f8* acc) noexcept nogil:
+    """The tile of a tag: ``blocks`` blocks of activations, the first one being number ``at``."""
     cdef const LinearArgs* a = <const LinearArgs*> args
     if Tag is Ternary:
-        tile_ternary(codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
+        tile_ternary(panels, codes, blocks, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
     elif Tag is Eight or Tag is Twelve or Tag is Signed or Tag is Sixteen:
-        tile_codes_32(args, codes, count, a.qs + 32 * at, a.d + at, a.aux + 4 * at, nc, acc)
+        tile_codes_32(args, panels, codes, blocks, a.qs + 32 * at, a.d + at, a.aux + 4 * at, nc, acc)
     else:
-        tile_codes_k(args, codes, count, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
+        tile_codes_k(args, panels, codes, blocks, a.qs + 256 * at, a.d + at, a.aux + 48 * at, nc, acc)
+
+
+cdef void linear_codes(const Tag* args, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    """Share ``ith`` of the panels by way of code panels, see ``linear_quant``."""
+    cdef const LinearArgs* a = <const LinearArgs*> args
+    cdef char* scratch = a.scratch + ith * a.scratch_stride
+    cdef Py_ssize_t panels = (a.n + 7) // 8
+    cdef Py_ssize_t pairs = (panels + 1) // 2
+    cdef Py_ssize_t i
+    if ROOM_FOR_TWO and a.m > 1:
+        for i in range(2 * share_start(pairs, ith, nth), 2 * share_start(pairs, ith + 1, nth), 2):
+            if i + 1 < panels:
+                some_codes(args, <const TwoPanels*> NULL, a, i, scratch)
+            else:
+                some_codes(args, <const OnePanel*> NULL, a, i, scratch)
+    else:
+        for i in range(share_start(panels, ith, nth), share_start(panels, ith + 1, nth)):
+            some_codes(args, <const OnePanel*> NULL, a, i, scratch)
 
 
 cdef void linear(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
@@ -368,7 +372,7 @@ cdef Py_ssize_t share_bytes_of(int number, Py_ssize_t m, Py_ssize_t k, Py_ssize_
     if a.unit == 0:
         return 2 * up64(8 * row_bytes)      # two panels
     elements = k if m > TILE else min(k, <Py_ssize_t> PIECE)
-    codes = up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
+    codes = (1 + ROOM_FOR_TWO) * up64(elements // a.block * a.unit) + up64(8 * (elements // a.block) * a.nbytes)
     # Tables are for the bytes of a block but its scale.
     return codes if a.look_up == NULL else max(codes, k // a.block * (a.nbytes - 2) * TABLE)
 

@@ -7,7 +7,7 @@ are a matter of arithmetic after all, look sums up (``lookup.pxd``).
 
 from lookup cimport TOGETHER
 from panel cimport LinearArgs, finish, pack_panel
-from simd cimport f8, f8_zero
+from simd cimport FU_STREAMS, f8, f8_zero
 from team cimport share_start
 
 # Elements of raw rows that are interleaved at a time. Short turns between copying weights and multiplying keep the
@@ -50,7 +50,7 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth)
 
     They are read by turns as a few streams far from each other: memory answers several streams faster than one.
     Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
-    from more than two. Streams of few panels end before hardware has noticed them: tokens of small models took longer.
+    from more than two, which is also what newer processors like best (``FU_STREAMS``). Streams of few panels end before hardware has noticed them: tokens of small models took longer.
     Formats that can meet two panels at a time take them from two streams. (AMD Zen 3, 2026-11.)
     """
     cdef f8 acc[4]
@@ -58,7 +58,7 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth)
     cdef Py_ssize_t last[4]
     cdef int together = 1 if a.row_pair == NULL else 2
     cdef bint short = (a.n // nth) * a.row_bytes < LONG
-    cdef int streams = together if short else 2 if a.size == 256 else 4
+    cdef int streams = together if short else 2 if a.size == 256 else FU_STREAMS
     cdef Py_ssize_t nb = a.k // a.block
     # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
     # memory: longer turns.

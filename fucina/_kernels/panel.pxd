@@ -22,6 +22,22 @@ cdef enum:
     # same, 512 and 2048 take 1.02 to 1.05 times as long, 4608 no less (AMD Zen 3, 2026-11).
     AHEAD = 1536
 
+# How many panels a tile takes at a time. The type of a pointer says it, so that compilers know the number.
+cdef struct OnePanel:
+    char unused
+
+cdef struct TwoPanels:
+    char unused
+
+ctypedef fused Panels:
+    OnePanel
+    TwoPanels
+
+
+cdef inline int count_of(const Panels* panels) noexcept nogil:
+    return 2 if Panels is TwoPanels else 1
+
+
 cdef struct LinearArgs:
     const char* w           # rows of blocks, or panels
     Py_ssize_t row_bytes

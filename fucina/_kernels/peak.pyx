@@ -7,9 +7,9 @@ from cython.parallel cimport parallel, prange, threadid
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
+from dot cimport PARTS_ARE_WHOLE, part_more, part_total
 from simd cimport (
-    f8, f8_add, f8_fma, f8_set1, f8_store, w8, w8_add32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16,
-    w8_set1_i32, w8_store,
+    f8, f8_add, f8_fma, f8_set1, f8_store, w8, w8_add32, w8_load, w8_or, w8_set1_i32, w8_store, w8_zero,
 )
 from team cimport fu_present
 
@@ -40,9 +40,10 @@ cdef float fma_chains(Py_ssize_t count) noexcept nogil:
 
 
 cdef int dot_chains(Py_ssize_t count) noexcept nogil:
-    """Unsigned by signed bytes to 32 bits, as products with 8-bit weights need it: three instructions for 32 products."""
+    """Unsigned by signed bytes to 32 bits, as products with 8-bit weights need it: three instructions for 32 products, or
+    one."""
     cdef w8 s[CHAINS]
-    cdef w8 ones = w8_set1_i16(1)
+    cdef w8 u = w8_set1_i32(0x01020304)
     cdef int lane[8]
     cdef Py_ssize_t _
     cdef int j
@@ -50,7 +51,10 @@ cdef int dot_chains(Py_ssize_t count) noexcept nogil:
         s[j] = w8_set1_i32(j)
     for _ in range(count):
         for j in range(CHAINS):
-            s[j] = w8_add32(s[j], w8_madd(w8_maddubs(s[j], s[j]), ones))
+            if PARTS_ARE_WHOLE:
+                s[j] = part_more(s[j], u, u)
+            else:
+                s[j] = w8_add32(s[j], part_total(part_more(w8_zero(), s[j], s[j])))
     for j in range(1, CHAINS):
         s[0] = w8_add32(s[0], s[j])
     w8_store(lane, s[0])

@@ -12,11 +12,12 @@ from libc.stdint cimport int8_t, uint8_t, uint16_t
 
 from blocks cimport I2_S, Q2_K, TQ2_0
 from codes cimport AT_D, AT_M, AT_PAIRS, AT_SCALES, UNIT_K, UNIT_TERNARY, put, put_f8, w8_move16, w8_sub8
+from dot cimport part_add, part_more, part_sar, part_total, part_total_by
 from panel cimport fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32,
-    w8_and, w8_bcast32, w8_dup_i8_i16, w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_i8_i16,
-    w8_pair_u8_i16, w8_sar16, w8_sar32, w8_set1_i16, w8_set1_u8, w8_shl16, w8_shl32, w8_shr16, w8_store, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_and,
+    w8_bcast32, w8_dup_i8_i16, w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_pair_u8_i16, w8_sar32, w8_set1_i16, w8_set1_u8,
+    w8_shr16, w8_store, w8_sub32, w8_zero,
 )
 
 ctypedef fused Planes:
@@ -106,11 +107,11 @@ cdef inline w8 run(const Planes* tag, const char* p, int i, int j, const int8_t*
     if Planes is I2_S:
         up = 2 - up
     for g in range(4):
-        part = w8_here(w8_add16(part, w8_maddubs(plane(tag, p, i, j, g, up), w8_bcast32(a + 32 * j + 4 * g))))
+        part = w8_here(part_more(part, plane(tag, p, i, j, g, up), w8_bcast32(a + 32 * j + 4 * g)))
     if Planes is TQ2_0 or Planes is I2_S:
         return part
     else:
-        return w8_here(w8_madd(part, scale))
+        return w8_here(part_total_by(part, scale))
 
 
 cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, const int8_t* a,
@@ -140,9 +141,9 @@ cdef inline w8 quarter(const Planes* tag, const char* block, int i, int last, co
     fetch_ahead(block + 3 * share, share)
     s[3] = run(tag, p, i, 3, a, s[3])
     if Planes is TQ2_0:
-        return w8_add16(w8_add16(s[0], s[2]), w8_sar16(w8_add16(s[1], s[3]), 2))
+        return part_add(part_add(s[0], s[2]), part_sar(part_add(s[1], s[3]), 2))
     elif Planes is I2_S:
-        return w8_add16(w8_add16(s[1], s[3]), w8_sar16(w8_add16(s[0], s[2]), 2))
+        return part_add(part_add(s[1], s[3]), part_sar(part_add(s[0], s[2]), 2))
     else:
         return w8_add32(w8_add32(s[0], s[2]), w8_sar32(w8_add32(s[1], s[3]), 2))
 
@@ -180,8 +181,8 @@ cdef inline void row_planes(const Planes* p, Py_ssize_t nb, const uint8_t* grid,
         for last in range(2):
             part = quarter(p, at, 0, last, qs, scales)
             if Planes is TQ2_0 or Planes is I2_S:
-                part = w8_add16(part, quarter(p, at, 1, last, qs + 128, scales))
-                part = w8_madd(part, w8_set1_i16(1))
+                part = part_add(part, quarter(p, at, 1, last, qs + 128, scales))
+                part = part_total(part)
             else:
                 part = w8_add32(part, quarter(p, at, 1, last, qs + 128, scales + 2))
             total = w8_add32(total, part)

@@ -25,11 +25,12 @@ from codes cimport (
     AT_D, UNIT_K, put, put_f8, put_scales, w8_add8, w8_dup16, w8_even_parity, w8_mul16, w8_mul32, w8_points4,
     w8_points8, w8_sign8, w8_signed, w8_spread8, w8_xor,
 )
+from dot cimport PARTS_ARE_WHOLE, part_add, part_more, part_total_by
 from unpack_k cimport field
 from panel cimport fetch_ahead
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32,
-    w8_and, w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_u8_i16, w8_set1_i16, w8_set1_i32,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32,
+    w8_and, w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_i16, w8_set1_i32,
     w8_set1_u8, w8_shl16, w8_shl32, w8_shr16, w8_shr32, w8_sub32, w8_zero,
 )
 
@@ -252,7 +253,7 @@ cdef inline w8 mul(const Points* tag, const w8* w, w8 signs, int g, const int8_t
     cdef w8 x = w8_bcast32(a + 4 * g), y = w8_bcast32(a + 4 * g + 4)
     if Points is not IQ1_S and Points is not IQ1_M:
         x, y = w8_signed(x, signs, g), w8_signed(y, signs, g + 1)
-    return w8_add16(w8_maddubs(w[0], x), w8_maddubs(w[1], y))
+    return part_more(part_more(w8_zero(), w[0], x), w[1], y)
 
 
 cdef inline w8 dot_scaled(const Points* tag, const Head* h, const uint8_t* grid, int j, int i,
@@ -263,10 +264,10 @@ cdef inline w8 dot_scaled(const Points* tag, const Head* h, const uint8_t* grid,
     cdef w8 w[4]
     points(tag, h, grid, j, i, w)
     s, t = mul(tag, w, signs, 4 * i, a), mul(tag, w + 2, signs, 4 * i + 2, a)
-    if Points is IQ3_S or Points is IQ1_S or Points is IQ1_M:
-        return w8_madd(w8_add16(s, t), scale(tag, h.scales[j], i))
+    if Points is IQ3_S or Points is IQ1_S or Points is IQ1_M or PARTS_ARE_WHOLE:
+        return part_total_by(part_add(s, t), scale(tag, h.scales[j], i))
     else:
-        return w8_add32(w8_madd(s, scale(tag, h.scales[j], i)), w8_madd(t, scale(tag, h.scales[j], i)))
+        return w8_add32(part_total_by(s, scale(tag, h.scales[j], i)), part_total_by(t, scale(tag, h.scales[j], i)))
 
 
 cdef inline void row_points(const Points* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,

@@ -1,6 +1,6 @@
 """The primitives of include/simd.h as Cython sees them: opaque 256-bit values and always-inlined functions."""
 
-from libc.stdint cimport int8_t, uint16_t, uint32_t
+from libc.stdint cimport uint16_t, uint32_t
 
 
 cdef extern from "simd.h" nogil:
@@ -71,10 +71,6 @@ cdef extern from "simd.h" nogil:
     w8 w8_fifth_bits(w8 qh, int g)
     f8 f8_from_f16_of_words(w8 words, int which)
     void w8_transpose4(const char* const* src, long off, char* dst)
-    w8 w8_dot8_u4(const w8* w, const int8_t* a)
-    w8 w8_dot4_u5(const w8* w, const int8_t* a)
-    w8 w8_dot2_u6(const w8* w, const int8_t* a)
-    w8 w8_dot1_s8(w8 w, const int8_t* a)
 
 
 cdef extern from "simd.h" nogil:
@@ -99,4 +95,6 @@ cdef extern from "simd.h" nogil:
     void w8_transpose32(w8* r)
     void w8_store_half(void* p, w8 v, int high)
 
+    enum:
+        FU_STREAMS
     const char* fu_zeros     # 64 bytes of zeros

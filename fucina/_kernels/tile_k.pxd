@@ -9,14 +9,13 @@ columns two panels of q4_k share the loads of activations, see ``tile_32.pxd``; 
 from libc.stdint cimport int8_t, uint8_t
 
 from blocks cimport Q4_K, Q5_K
-from panel cimport TILE, fetch_ahead, fetch_line
+from dot cimport part_add, part_dot_two, part_more, part_total_by, w8_dot_by
+from panel cimport TILE, OnePanel, Panels, count_of, fetch_ahead, fetch_line
 from recode cimport five_bits
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add16, w8_add32, w8_and,
-    w8_bcast32, w8_dot4_u5, w8_dot8_u4, w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_pair_u8_i16,
-    w8_set1_u8, w8_shr16, w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_mul, f8_set1, f8_zero, w8, w8_add32, w8_and, w8_bcast32,
+    w8_dup_u8_i16, w8_here, w8_load, w8_madd, w8_or, w8_pair_u8_i16, w8_set1_u8, w8_shr16, w8_zero,
 )
-from tile_32 cimport dot4_pair
 
 ctypedef fused BlockK:
     Q4_K
@@ -46,44 +45,58 @@ cdef inline f8 close_k(f8 acc, f8 dw, f8 dmin, float da, w8 total, const w8* pai
     return f8_fma(f8_mul(dmin, f8_set1(-da)), f8_from_i32(mins), acc)
 
 
-cdef inline void tile_k(const BlockK* tag, const char* p, Py_ssize_t nb, const int8_t* qs, const float* d,
-                        const char* aux, int nc, f8* acc) noexcept nogil:
-    """Add ``nc`` columns times ``nb`` blocks of 8 rows."""
-    cdef w8 w[8]
-    cdef w8 total[TILE]
-    cdef w8 sc[2]
-    cdef w8 pair[4]
-    cdef w8 v, scale, low
-    cdef f8 dw, dmin
+cdef inline void tile_k(const BlockK* tag, const Panels* panels, const char* const* starts, Py_ssize_t nb, const int8_t* qs,
+                        const float* d, const char* aux, int nc, f8* acc) noexcept nogil:
+    """Add ``nc`` columns times ``nb`` blocks of one or two panels; acc[count * c + e] for panel e."""
+    cdef int count = count_of(panels)
+    cdef const char* p[2]
+    cdef w8 w[2][8]
+    cdef w8 total[2 * TILE]
+    cdef w8 sc[2][2]
+    cdef w8 pair[2][4]
+    cdef w8 scale[2]
+    cdef w8 s[2]
+    cdef w8 v, low
+    cdef f8 dw[2]
+    cdef f8 dmin[2]
     cdef const int8_t* a
     cdef Py_ssize_t _
-    cdef int c, j, g
+    cdef int c, e, j, g
     low = w8_set1_u8(15)
+    for e in range(count):
+        p[e] = starts[e]
     for _ in range(nb):
-        head_k(p, &dw, &dmin, sc, pair)
-        p += 128
-        for c in range(nc):
+        for e in range(count):
+            head_k(p[e], &dw[e], &dmin[e], sc[e], pair[e])
+            p[e] += 128
+        for c in range(count * nc):
             total[c] = w8_zero()
         for j in range(8):
-            fetch_ahead(p + <int> sizeof(BlockK) * j, sizeof(BlockK))
-            if BlockK is Q5_K:
-                five_bits(p + 160 * j, w)
-            else:
-                for g in range(8):
-                    v = w8_load(p + 256 * (j >> 1) + 32 * g)
-                    w[g] = w8_and(w8_shr16(v, 4) if j & 1 else v, low)
-            scale = w8_dup_u8_i16(sc[j >> 2], j & 3)
+            for e in range(count):
+                fetch_ahead(p[e] + <int> sizeof(BlockK) * j, sizeof(BlockK))
+                if BlockK is Q5_K:
+                    five_bits(p[e] + 160 * j, w[e])
+                else:
+                    for g in range(8):
+                        v = w8_load(p[e] + 256 * (j >> 1) + 32 * g)
+                        w[e][g] = w8_and(w8_shr16(v, 4) if j & 1 else v, low)
+                scale[e] = w8_dup_u8_i16(sc[e][j >> 2], j & 3)
             a = qs + 32 * j
             for c in range(nc):
-                if BlockK is Q4_K:
-                    v = w8_madd(w8_dot8_u4(w, a), scale)
+                if Panels is OnePanel:
+                    total[c] = w8_add32(total[c], w8_dot_by(w[0], a, 8, 8 if BlockK is Q4_K else 4, scale[0]))
                 else:
-                    v = w8_add32(w8_madd(w8_dot4_u5(w, a), scale), w8_madd(w8_dot4_u5(w + 4, a + 16), scale))
-                total[c] = w8_add32(total[c], v)
+                    s[0] = s[1] = w8_zero()
+                    part_dot_two(s, w[0], w[1], a, 8)
+                    total[2 * c] = w8_add32(total[2 * c], part_total_by(s[0], scale[0]))
+                    total[2 * c + 1] = w8_add32(total[2 * c + 1], part_total_by(s[1], scale[1]))
                 a += 256
-        p += 8 * sizeof(BlockK) - 128
+        for e in range(count):
+            p[e] += 8 * sizeof(BlockK) - 128
         for c in range(nc):
-            acc[c] = close_k(acc[c], dw, dmin, d[c], total[c], pair, aux + 32)
+            for e in range(count):
+                acc[count * c + e] = close_k(acc[count * c + e], dw[e], dmin[e], d[c], total[count * c + e], pair[e],
+                                             aux + 32)
             aux += 48
         qs += 256 * nc
         d += nc
@@ -102,19 +115,19 @@ cdef inline w8 two_sub_blocks(const BlockK* tag, const char* block, int j, const
     if BlockK is Q5_K:
         fetch_ahead(block + <int> sizeof(Q5_K) * j, sizeof(Q5_K))
         five_bits(p + 160 * j, w)
-        part0 = w8_here(w8_add32(w8_madd(w8_dot4_u5(w, a), s0), w8_madd(w8_dot4_u5(w + 4, a + 16), s0)))
+        part0 = w8_here(w8_dot_by(w, a, 8, 4, s0))
         fetch_ahead(block + <int> sizeof(Q5_K) * (j + 1), sizeof(Q5_K))
         five_bits(p + 160 * j + 160, w)
-        part1 = w8_add32(w8_madd(w8_dot4_u5(w, a + 32), s1), w8_madd(w8_dot4_u5(w + 4, a + 48), s1))
+        part1 = w8_dot_by(w, a + 32, 8, 4, s1)
     else:
         for g in range(8):
             # Lines evenly spaced: bursts of six read 5 to 10 % slower (AMD Zen 3, 2026-11).
             if 64 * g < <int> sizeof(Q4_K) * 2:
                 fetch_line(block + <int> sizeof(Q4_K) * j + 64 * g)
             v = w8_load(p + 128 * j + 32 * g)
-            part0 = w8_here(w8_add16(part0, w8_maddubs(w8_and(v, low), w8_bcast32(a + 4 * g))))
-            part1 = w8_here(w8_add16(part1, w8_maddubs(w8_and(w8_shr16(v, 4), low), w8_bcast32(a + 4 * g + 32))))
-        part0, part1 = w8_madd(part0, s0), w8_madd(part1, s1)
+            part0 = w8_here(part_more(part0, w8_and(v, low), w8_bcast32(a + 4 * g)))
+            part1 = w8_here(part_more(part1, w8_and(w8_shr16(v, 4), low), w8_bcast32(a + 4 * g + 32)))
+        part0, part1 = part_total_by(part0, s0), part_total_by(part1, s1)
     return w8_here(w8_add32(part0, part1))
 
 
@@ -151,7 +164,8 @@ cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_
     cdef w8 sr[2]
     cdef w8 pp[4]
     cdef w8 pr[4]
-    cdef w8 x, y, s, t
+    cdef w8 x[2]
+    cdef w8 s, t
     cdef w8 low = w8_set1_u8(15)
     cdef f8 dp, dr, mp, mr
     cdef const int8_t* a
@@ -178,13 +192,14 @@ cdef inline void pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_
                 r += 128
                 a = qs + 32 * j + 16 * half
                 for c in range(nc):
-                    dot4_pair(w, u, a, &x, &y)
+                    x[0] = x[1] = w8_zero()
+                    part_dot_two(x, w, u, a, 4)
                     if half == 0:
-                        part[2 * c], part[2 * c + 1] = x, y
+                        part[2 * c], part[2 * c + 1] = x[0], x[1]
                     else:
-                        x, y = w8_madd(w8_add16(x, part[2 * c]), s), w8_madd(w8_add16(y, part[2 * c + 1]), t)
-                        total[2 * c] = w8_add32(total[2 * c], x)
-                        total[2 * c + 1] = w8_add32(total[2 * c + 1], y)
+                        x[0], x[1] = part_add(x[0], part[2 * c]), part_add(x[1], part[2 * c + 1])
+                        total[2 * c] = w8_add32(total[2 * c], part_total_by(x[0], s))
+                        total[2 * c + 1] = w8_add32(total[2 * c + 1], part_total_by(x[1], t))
                     a += 256
             # Both nibbles of 32 bytes are two sub-blocks.
             if shift == 0:
@@ -212,11 +227,11 @@ cdef inline void sub_blocks_of_two(const char* const* blocks, int j, const int8_
             if 64 * g < <int> sizeof(Q4_K) * 2:
                 fetch_line(blocks[e] + <int> sizeof(Q4_K) * j + 64 * g)
             v = w8_load(blocks[e] + 128 + 128 * j + 32 * g)
-            part[e][0] = w8_here(w8_add16(part[e][0], w8_maddubs(w8_and(v, low), x)))
-            part[e][1] = w8_here(w8_add16(part[e][1], w8_maddubs(w8_and(w8_shr16(v, 4), low), y)))
+            part[e][0] = w8_here(part_more(part[e][0], w8_and(v, low), x))
+            part[e][1] = w8_here(part_more(part[e][1], w8_and(w8_shr16(v, 4), low), y))
     for e in range(2):
         x, y = w8_dup_u8_i16(scales[e], j & 3), w8_dup_u8_i16(scales[e], (j & 3) + 1)
-        totals[e] = w8_add32(totals[e], w8_add32(w8_madd(part[e][0], x), w8_madd(part[e][1], y)))
+        totals[e] = w8_add32(totals[e], w8_add32(part_total_by(part[e][0], x), part_total_by(part[e][1], y)))
 
 
 cdef inline void row_pair_k(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,

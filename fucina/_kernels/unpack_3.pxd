@@ -8,11 +8,12 @@ Codes: + 4 (0 to 7). One column leaves those in bits 3 to 5 where they are, eigh
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
 from codes cimport AT_D, UNIT_K, add_offset, put, put_f8, put_four_scales, w8_sub8
+from dot cimport part_add, part_more, part_sar, part_total_by
 from panel cimport fetch_ahead
 from recode cimport HEAD, moved, three_bits
 from simd cimport (
-    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and, w8_bcast32, w8_dup_i8_i16,
-    w8_here, w8_load, w8_madd, w8_maddubs, w8_or, w8_sar16, w8_set1_u8, w8_shl32, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_and, w8_bcast32, w8_dup_i8_i16, w8_here,
+    w8_load, w8_or, w8_set1_u8, w8_shl32, w8_sub32, w8_zero,
 )
 
 cdef enum:
@@ -49,14 +50,14 @@ cdef inline w8 thirty_two(const char* p, const int8_t* a, w8 first, w8 second) n
     cdef w8 x = w8_load(p), y = w8_load(p + 32), z = w8_load(p + 64)
     cdef w8 low = w8_set1_u8(7), high = w8_set1_u8(56)
     cdef w8 s, t
-    s = w8_add16(w8_maddubs(w8_and(x, low), w8_bcast32(a)), w8_maddubs(w8_and(y, low), w8_bcast32(a + 8)))
-    t = w8_add16(w8_maddubs(w8_and(x, high), w8_bcast32(a + 4)), w8_maddubs(w8_and(y, high), w8_bcast32(a + 12)))
-    first = w8_here(w8_madd(w8_add16(s, w8_sar16(t, 3)), first))
-    s = w8_add16(w8_maddubs(w8_and(z, low), w8_bcast32(a + 16)),
-                 w8_sar16(w8_maddubs(w8_and(z, high), w8_bcast32(a + 20)), 3))
-    s = w8_add16(s, w8_maddubs(w8_or(moved(x, -6, 3), moved(z, -4, 4)), w8_bcast32(a + 24)))
-    s = w8_add16(s, w8_maddubs(w8_or(moved(y, -6, 3), moved(z, -5, 4)), w8_bcast32(a + 28)))
-    return w8_add32(first, w8_madd(s, second))
+    s = part_more(part_more(w8_zero(), w8_and(x, low), w8_bcast32(a)), w8_and(y, low), w8_bcast32(a + 8))
+    t = part_more(part_more(w8_zero(), w8_and(x, high), w8_bcast32(a + 4)), w8_and(y, high), w8_bcast32(a + 12))
+    first = w8_here(part_total_by(part_add(s, part_sar(t, 3)), first))
+    t = part_more(w8_zero(), w8_and(z, high), w8_bcast32(a + 20))
+    s = part_more(part_sar(t, 3), w8_and(z, low), w8_bcast32(a + 16))
+    s = part_more(s, w8_or(moved(x, -6, 3), moved(z, -4, 4)), w8_bcast32(a + 24))
+    s = part_more(s, w8_or(moved(y, -6, 3), moved(z, -5, 4)), w8_bcast32(a + 28))
+    return w8_add32(first, part_total_by(s, second))
 
 
 cdef inline void row_q3_k(const char* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,

@@ -16,12 +16,13 @@ from codes cimport (
     UNIT_16, UNIT_32, codes_of_bits, codes_of_crumbs, f8_e8m0_half, f8_ue4m3_half, put, put_f8, w8_dot_bits8,
     w8_dot_crumbs4, w8_sign8, w8_table16, w8_ue4m3,
 )
-from levels cimport fu_fp4_levels, fu_iq4_levels
+from dot cimport part_more, part_total
+from levels cimport fu_fp4_levels, fu_iq4_codes
 from panel cimport fetch_ahead
 from recode cimport w8_turn8
 from simd cimport (
-    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_and, w8_bcast32, w8_load, w8_madd,
-    w8_maddubs, w8_sar32, w8_set1_i16, w8_set1_u8, w8_shl16, w8_shr16, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_and, w8_bcast32, w8_load, w8_sar32,
+    w8_set1_u8, w8_shl16, w8_shr16, w8_sub32, w8_zero,
 )
 from tile_codes cimport Signed, Twelve, dot_codes
 
@@ -57,7 +58,7 @@ cdef inline void expand_iq4_nl(const char* p, Py_ssize_t nb, const uint8_t* grid
     cdef Py_ssize_t _
     for _ in range(nb):
         put_f8(to, 256, f8_load_f16(<const uint16_t*> p))
-        nibble_levels(p + 16, 4, fu_iq4_levels, to)
+        nibble_levels(p + 16, 4, fu_iq4_codes, to)
         p += 16 + 4 * 32
         to += UNIT_32
 
@@ -144,9 +145,9 @@ cdef inline w8 dot_fp4(const char* p, const int8_t* a) noexcept nogil:
         x = w8_sign8(w8_bcast32(a + 4 * g), w8_shl16(v, 4))
         y = w8_sign8(w8_bcast32(a + 4 * g + 8), v)
         v = w8_and(v, magnitude)
-        total = w8_add16(total, w8_maddubs(w8_table16(v, fu_fp4_levels), x))
-        total = w8_add16(total, w8_maddubs(w8_table16(w8_shr16(v, 4), fu_fp4_levels), y))
-    return w8_madd(total, w8_set1_i16(1))
+        total = part_more(total, w8_table16(v, fu_fp4_levels), x)
+        total = part_more(total, w8_table16(w8_shr16(v, 4), fu_fp4_levels), y)
+    return part_total(total)
 
 
 cdef inline void row_nibbles(const Nibbles* p, Py_ssize_t nb, const uint8_t* grid, const int8_t* qs, const float* d,
@@ -175,7 +176,7 @@ cdef inline void row_nibbles(const Nibbles* p, Py_ssize_t nb, const uint8_t* gri
             y = f8_fma(f8_mul(f8_e8m0_half(<const uint8_t*> at), f8_set1(d[0])),
                        f8_from_i32(dot_codes(<const Twelve*> NULL, w, qs, aux)), y)
         else:
-            nibble_words(at + 16, 4, fu_iq4_levels, w)
+            nibble_words(at + 16, 4, fu_iq4_codes, w)
             y = f8_fma(f8_mul(f8_load_f16(<const uint16_t*> at), f8_set1(d[0])),
                        f8_from_i32(dot_codes(<const Signed*> NULL, w, qs, aux)), y)
         if Nibbles is not NVFP4:
@@ -212,7 +213,7 @@ cdef inline void row_bits(const Bits* p, Py_ssize_t nb, const uint8_t* grid, con
             else:
                 s = w8_dot_crumbs4(w8_load(at), w8_load(at + 32), qs)
                 at += 64
-            s = w8_sub32(w8_sar32(w8_madd(s, w8_set1_i16(1)), 2), w8_bcast32(aux))
+            s = w8_sub32(w8_sar32(part_total(s), 2), w8_bcast32(aux))
             y = f8_fma(f8_mul(dw, f8_set1(d[0])), f8_from_i32(s), y)
             qs += 32
             d += 1

@@ -7,11 +7,12 @@ Codes: + 32 (0 to 63). Two products fit into 16 bits, 2 * 2 * 63 * 127 = 32004.
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
 from codes cimport AT_D, UNIT_K, add_offset, put, put_f8, put_four_scales
+from dot cimport w8_dot_by
 from panel cimport fetch_ahead
 from recode cimport HEAD, six_bits
 from simd cimport (
-    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_bcast32, w8_dup_i8_i16, w8_here,
-    w8_load, w8_madd, w8_maddubs, w8_shl32, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_dup_i8_i16, w8_here, w8_load, w8_shl32,
+    w8_sub32, w8_zero,
 )
 
 cdef enum:
@@ -59,9 +60,7 @@ cdef inline void row_q6_k(const char* p, Py_ssize_t nb, const uint8_t* grid, con
                     fetch_ahead(at, 192)
                 six_bits(at, w)
                 scale = w8_dup_i8_i16(scales, j)
-                w[0] = w8_add16(w8_maddubs(w[0], w8_bcast32(qs)), w8_maddubs(w[1], w8_bcast32(qs + 4)))
-                w[2] = w8_add16(w8_maddubs(w[2], w8_bcast32(qs + 8)), w8_maddubs(w[3], w8_bcast32(qs + 12)))
-                total = w8_here(w8_add32(total, w8_add32(w8_madd(w[0], scale), w8_madd(w[2], scale))))
+                total = w8_here(w8_add32(total, w8_dot_by(w, qs, 4, 2, scale)))
                 at += 96
                 qs += 16
         total = w8_sub32(total, w8_shl32(sums, 5))

@@ -7,12 +7,13 @@ Codes: iq4_xs signed; ternary + 1 (0 to 2). All 64 pairs of products of tq1_0 fi
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
 from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales, w8_pack16
-from levels cimport fu_iq4_levels
+from dot cimport S8_BIAS, part_add, part_more, part_total
+from levels cimport fu_iq4_codes
 from panel cimport fetch_ahead
 from recode cimport five_digits
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and,
-    w8_bcast32, w8_load, w8_madd, w8_maddubs, w8_or, w8_set1_i16, w8_set1_i32, w8_shl32, w8_shr32, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_and,
+    w8_bcast32, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_i32, w8_shl32, w8_shr32, w8_sub32, w8_zero,
 )
 from tile_codes cimport SignedK, dot_scaled
 from unpack_32 cimport nibble_levels, nibble_words
@@ -39,8 +40,8 @@ cdef inline void expand_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid
         put_f8(to, AT_D, f8_from_f16_of_words(head, 0))
         for j in range(8):
             s = scale_xs(head, low, j)
-            put_scales(to, j, s, s, 0)
-            nibble_levels(p + 64 + 128 * j, 4, fu_iq4_levels, to + 256 * j)
+            put_scales(to, j, s, s, S8_BIAS)
+            nibble_levels(p + 64 + 128 * j, 4, fu_iq4_codes, to + 256 * j)
         p += 34 * 32
         to += UNIT_K
 
@@ -49,7 +50,7 @@ cdef inline void row_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, c
                             const char* aux, f8* acc) noexcept nogil:
     """Add one column times ``nb`` blocks of 8 rows."""
     cdef w8 w[8]
-    cdef w8 head, low, s, total
+    cdef w8 head, low, s, total, sums
     cdef f8 y = acc[0]
     cdef Py_ssize_t i
     cdef int j
@@ -57,15 +58,21 @@ cdef inline void row_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, c
         head = w8_load(p)
         low = w8_load(p + 32)
         total = w8_zero()
+        sums = w8_zero()
         for j in range(8):
             fetch_ahead(p + 136 * j, 136)
-            nibble_words(p + 64 + 128 * j, 4, fu_iq4_levels, w)
+            nibble_words(p + 64 + 128 * j, 4, fu_iq4_codes, w)
             s = scale_xs(head, low, j)
             s = w8_pack16(s, s)
             total = w8_add32(total, dot_scaled(<const SignedK*> NULL, w, qs + 32 * j, s, s))
+            if S8_BIAS:
+                sums = w8_add32(sums, w8_madd(s, w8_bcast32(aux + 4 * j)))
+        if S8_BIAS:
+            total = w8_sub32(total, w8_shl32(sums, 7))
         y = f8_fma(f8_mul(f8_from_f16_of_words(head, 0), f8_set1(d[i])), f8_from_i32(total), y)
         p += 34 * 32
         qs += 256
+        aux += 48
     acc[0] = y
 
 
@@ -80,14 +87,14 @@ cdef inline void trits(const char* p, int words, int count, char* to) noexcept n
 
 
 cdef inline w8 dot_trits(const char* p, int words, int count, const int8_t* a) noexcept nogil:
-    """The same digits times the activations, in i16."""
+    """The same digits times the activations, a part."""
     cdef w8 v[5]
     cdef w8 total = w8_zero()
     cdef int g, n
     for g in range(words):
         five_digits(p + 32 * g, v)
         for n in range(count):
-            total = w8_add16(total, w8_maddubs(v[n], w8_bcast32(a + 4 * (words * n + g))))
+            total = part_more(total, v[n], w8_bcast32(a + 4 * (words * n + g)))
     return total
 
 
@@ -114,8 +121,8 @@ cdef inline void row_tq1_0(const char* p, Py_ssize_t nb, const uint8_t* grid, co
         fetch_ahead(p, 8 * 54)
         dw = f8_load_f16(<const uint16_t*> p)
         p += 16
-        total = w8_add16(dot_trits(p, 8, 5, qs), dot_trits(p + 32 * 8, 4, 5, qs + 160))
-        total = w8_madd(w8_add16(total, dot_trits(p + 32 * 12, 1, 4, qs + 240)), ones)
+        total = part_add(dot_trits(p, 8, 5, qs), dot_trits(p + 32 * 8, 4, 5, qs + 160))
+        total = part_total(part_add(total, dot_trits(p + 32 * 12, 1, 4, qs + 240)))
         for g in range(4):
             total = w8_sub32(total, w8_madd(w8_bcast32(aux + 32 + 4 * g), ones))
         y = f8_fma(f8_mul(dw, f8_set1(d[i])), f8_from_i32(total), y)

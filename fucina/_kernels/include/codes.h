@@ -2,7 +2,7 @@
 #ifndef FUCINA_CODES_H
 #define FUCINA_CODES_H
 
-#include "simd.h"
+#include "dot.h"
 
 FU w8 w8_xor(w8 a, w8 b) { return a ^ b; }
 FU w8 w8_add8(w8 a, w8 b) { return (w8)((fu_u8)a + (fu_u8)b); }
@@ -183,15 +183,15 @@ FU void codes_of_bits(char* to, w8 word, int value) {
     for (int g = 0; g < 8; g++) w8_store(to + 32 * g, w8_bit_mask(word, g) & w8_set1_u8(value));
 }
 
-/* Products of the 32 bits of every lane with activations, in i16, eightfold: bits stay where they are in their nibbles,
+/* Products of the 32 bits of every lane with activations, a part, eightfold: bits stay where they are in their nibbles,
  * and sums of lower ones are doubled on the way, 8 * 2 * 127 * 8 = 16256. */
 FU w8 w8_dot_bits8(w8 word, const int8_t* a) {
     w8 high = w8_shr16(word, 4), s = w8_zero();
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
         w8 bit = w8_set1_u8(1 << g);
-        w8 t = w8_add16(w8_maddubs(word & bit, w8_every8(a, g)), w8_maddubs(high & bit, w8_every8(a, g + 4)));
-        s = w8_add16(w8_add16(s, s), t);
+        s = part_more(part_shl(s, 1), word & bit, w8_every8(a, g));
+        s = part_more(s, high & bit, w8_every8(a, g + 4));
     }
     return s;
 }
@@ -202,10 +202,10 @@ FU w8 w8_dot_crumbs4(w8 word, w8 next, const int8_t* a) {
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) {
         w8 v = w8_shr16(g & 2 ? next : word, 4 * (g & 1));
-        s = w8_add16(s, w8_maddubs(v & low, w8_every4(a + 8 * (g & 2), 2 * (g & 1))));
-        t = w8_add16(t, w8_maddubs(v & high, w8_every4(a + 8 * (g & 2), 2 * (g & 1) + 1)));
+        s = part_more(s, v & low, w8_every4(a + 8 * (g & 2), 2 * (g & 1)));
+        t = part_more(t, v & high, w8_every4(a + 8 * (g & 2), 2 * (g & 1) + 1));
     }
-    return w8_add16(w8_shl16(s, 2), t);
+    return part_add(part_shl(s, 2), t);
 }
 
 /* The sixteen fields of two bits of every lane to four words. */
@@ -213,16 +213,5 @@ FU void codes_of_crumbs(char* to, w8 word) {
 #pragma GCC unroll 4
     for (int g = 0; g < 4; g++) w8_store(to + 32 * g, w8_crumbs(w8_shr32(word, 8 * g)));
 }
-
-/* Sum over four groups of signed*signed bytes in i16 (needs |w| <= 32, a within -127..127). */
-FU w8 w8_dot4_s(const w8* w, const int8_t* a) {
-    w8 s = w8_maddubs(w8_abs8(w[0]), w8_sign8(w8_bcast32(a), w[0]));
-    s = w8_add16(s, w8_maddubs(w8_abs8(w[1]), w8_sign8(w8_bcast32(a + 4), w[1])));
-    s = w8_add16(s, w8_maddubs(w8_abs8(w[2]), w8_sign8(w8_bcast32(a + 8), w[2])));
-    return w8_add16(s, w8_maddubs(w8_abs8(w[3]), w8_sign8(w8_bcast32(a + 12), w[3])));
-}
-
-/* One group of signed*signed bytes in i16 (|w| may be 128). */
-FU w8 w8_mul_s8(w8 w, const int8_t* a) { return w8_maddubs(w8_abs8(w), w8_sign8(w8_bcast32(a), w)); }
 
 #endif

@@ -2,10 +2,16 @@
 #ifndef FUCINA_LEVELS_H
 #define FUCINA_LEVELS_H
 
-#include "simd.h"
+#include "dot.h"
 
 /* Sixteen levels, denser around zero (ggml: kvalues_iq4nl). */
 static const int8_t fu_iq4_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+/* The same as products take them, see dot.h. */
+#define CODE(level) (int8_t)((level) + S8_BIAS)
+static const int8_t fu_iq4_codes[16] = {CODE(-127), CODE(-104), CODE(-83), CODE(-65), CODE(-49), CODE(-35), CODE(-22),
+                                        CODE(-10), CODE(1), CODE(13), CODE(25), CODE(38), CODE(53), CODE(69), CODE(89),
+                                        CODE(113)};
+#undef CODE
 /* Four-bit floats E2M1, doubled to be integers. */
 static const int8_t fu_fp4_levels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 

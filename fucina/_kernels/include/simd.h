@@ -413,40 +413,12 @@ FU void w8_transpose4(const char* const* src, long off, char* dst) {
 #endif
 }
 
-/* Sum over eight groups of unsigned*signed bytes, all eight products added in i16 (needs u <= 15). */
-FU w8 w8_dot8_u4(const w8* w, const int8_t* a) {
-    w8 s = w8_maddubs(w[0], w8_bcast32(a));
-    s = w8_add16(s, w8_maddubs(w[1], w8_bcast32(a + 4)));
-    s = w8_add16(s, w8_maddubs(w[2], w8_bcast32(a + 8)));
-    s = w8_add16(s, w8_maddubs(w[3], w8_bcast32(a + 12)));
-    s = w8_add16(s, w8_maddubs(w[4], w8_bcast32(a + 16)));
-    s = w8_add16(s, w8_maddubs(w[5], w8_bcast32(a + 20)));
-    s = w8_add16(s, w8_maddubs(w[6], w8_bcast32(a + 24)));
-    return w8_add16(s, w8_maddubs(w[7], w8_bcast32(a + 28)));
-}
-
-/* The same for four groups (needs u <= 32). */
-FU w8 w8_dot4_u5(const w8* w, const int8_t* a) {
-    w8 s = w8_maddubs(w[0], w8_bcast32(a));
-    s = w8_add16(s, w8_maddubs(w[1], w8_bcast32(a + 4)));
-    s = w8_add16(s, w8_maddubs(w[2], w8_bcast32(a + 8)));
-    return w8_add16(s, w8_maddubs(w[3], w8_bcast32(a + 12)));
-}
-
-/* The same for two groups (needs u <= 64). */
-FU w8 w8_dot2_u6(const w8* w, const int8_t* a) {
-    return w8_add16(w8_maddubs(w[0], w8_bcast32(a)), w8_maddubs(w[1], w8_bcast32(a + 4)));
-}
-
-/* One group of signed*signed bytes to i32; |w| may be 128, a stays within -127..127: 2*128*127 < 2^15. */
-FU w8 w8_dot1_s8(w8 w, const int8_t* a) {
-    return w8_madd(w8_maddubs(w8_abs8(w), w8_sign8(w8_bcast32(a), w)), w8_set1_i16(1));
-}
-
 /* A value that is computed where it is written: compilers put long sums together at their end and keep every term
  * until then, more than there are registers. */
 FU w8 w8_here(w8 v) {
-#ifdef FU_AVX2
+#if defined(__AVX512VL__)
+    __asm__("" : "+v"(v));      /* any of 32 registers */
+#elif defined(FU_AVX2)
     __asm__("" : "+x"(v));
 #endif
     return v;
@@ -596,6 +568,15 @@ FU void w8_transpose32(w8* r) {
 FU void w8_store_half(void* p, w8 v, int high) { memcpy(p, (const char*)&v + 16 * high, 16); }
 
 /* ---- constants ------------------------------------------------------------------------------------------ */
+
+/* Streams in which one column reads long rows of short blocks. Four where registers are 256 bits wide (AMD Zen 3); with
+ * two, tokens on AMD Zen 4 take 0.83 of the time with one and two threads where q8_0 is most of the bytes (Gemma 3 270M),
+ * 0.92 to 1.05 with other formats (2026-11). */
+#ifdef __AVX512VL__
+enum { FU_STREAMS = 2 };
+#else
+enum { FU_STREAMS = 4 };
+#endif
 
 /* A panel row of zeros: where a sum starts. */
 static const char fu_zeros[64] __attribute__((aligned(64))) = {0};
