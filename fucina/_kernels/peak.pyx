@@ -16,7 +16,8 @@ from team cimport fu_present
 cdef extern from "meet.h" nogil:
     ctypedef struct fu_meeting:
         pass
-    void fu_meet(fu_meeting* m, int64_t n)
+    int fu_meet(fu_meeting* m, int64_t n)
+    void fu_leave(fu_meeting* m)
 
 cdef enum:
     CHAINS = 12     # covers two pipes with a latency of four and leaves registers for the operands
@@ -128,4 +129,5 @@ def barriers(Py_ssize_t count, Py_ssize_t nth):
 cdef void wait(fu_meeting* meeting, Py_ssize_t count) noexcept nogil:
     cdef Py_ssize_t _
     for _ in range(count):
-        fu_meet(meeting, fu_present())
+        if fu_meet(meeting, fu_present()):
+            fu_leave(meeting)

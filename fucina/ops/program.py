@@ -27,7 +27,7 @@ from .linear import ACTIVATIONS, weight_args
 from .matmul import F64, PACKED, PackedWeight
 from .quantize import decoder_of
 
-_BARRIER, _CHAINED = 1, 2
+_BARRIER, _CHAINED, _ALONE = 1, 2, 4
 _SUMS = (np.int32, np.float32, np.int16)
 
 # Shares of a parallel step per thread: enough that a thread which lost its core for a while does not hold up the rest.
@@ -330,7 +330,12 @@ class _Linked:
         self._drawn = aligned_empty((threads, len(steps)), np.int64)
         self._table[:, 0] = column("core")
         self._table[:, 1] = starts[:-1] + self._memory.__array_interface__["data"][0]
-        self._table[:, 3] = column("flags")
+        self._flags = column("flags")
+        # With one row, what works on rows is one share. Right behind a barrier it is done there, by one thread.
+        self._alone = np.zeros(len(steps), np.int64)
+        for i in range(1, len(steps)):
+            if self._by_rows[i] and (self._flags[i - 1] & _BARRIER or self._alone[i - 1]):
+                self._alone[i] = _ALONE
         self._rows = 0
         self._run = kernel("program").replay_unchecked
 
@@ -339,5 +344,6 @@ class _Linked:
         if rows != self._rows:
             self._memory.view(np.int64)[self._at] = rows * self._per_row
             self._table[:, 2] = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
+            self._table[:, 3] = self._flags | (self._alone if rows == 1 else 0)
             self._rows = rows
         self._run(self._table, self._drawn, nth)

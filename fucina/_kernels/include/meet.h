@@ -28,20 +28,23 @@ typedef struct {
     int64_t arrived, phase;
 } fu_meeting;
 
-/* Wait until all `n` threads are here; what they wrote before can then be read. */
-static inline void fu_meet(fu_meeting* m, int64_t n) {
+/* Wait until all `n` threads are here; what they wrote before can then be read. The last one to come gets 1 and does not
+ * wait: whatever is for one thread to do, it does while the others wait, and then it lets them go (`fu_leave`). */
+static inline int fu_meet(fu_meeting* m, int64_t n) {
     int64_t phase = __atomic_load_n(&m->phase, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&m->arrived, 1, __ATOMIC_ACQ_REL) == n) {
-        __atomic_store_n(&m->arrived, 0, __ATOMIC_RELAXED);
-        __atomic_store_n(&m->phase, phase + 1, __ATOMIC_RELEASE);
-        return;
-    }
+    if (__atomic_add_fetch(&m->arrived, 1, __ATOMIC_ACQ_REL) == n) return 1;
     for (int turn = 0; __atomic_load_n(&m->phase, __ATOMIC_ACQUIRE) == phase; turn++) {
         if (turn < FU_TURNS)
             FU_PAUSE();
         else
             FU_YIELD();
     }
+    return 0;
+}
+
+static inline void fu_leave(fu_meeting* m) {
+    __atomic_store_n(&m->arrived, 0, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&m->phase, 1, __ATOMIC_RELEASE);
 }
 
 #endif
