@@ -14,13 +14,13 @@ All distances are in bytes.
 from libc.stdint cimport uint16_t
 
 from simd cimport (
-    d4, d4_fma, d4_load, d4_set1, d4_store, f8, f8_fma, f8_load, f8_load_bf16, f8_load_f16, f8_set1,
+    FU_DENSE_AHEAD, d4, d4_fma, d4_load, d4_set1, d4_store, f8, f8_fma, f8_load, f8_load_bf16, f8_load_f16, f8_set1,
     f8_store, fu_prefetch, fu_zeros,
 )
 
 cdef enum:
-    # Bytes that are fetched ahead, in all panels together: weights in memory come at 0.95-1.2 of the speed of a plain
-    # read, at 0.7-0.9 without (1 to 6 rows, AMD Zen 3, 2026-11).
+    # Bytes that are fetched ahead by tiles of one panel; others have FU_DENSE_AHEAD. Weights in memory come at 0.95-1.2 of
+    # the speed of a plain read, at 0.7-0.9 without (1 to 6 rows, AMD Zen 3, 2026-11).
     AHEAD = 2048
 
 cdef struct T11:
@@ -204,7 +204,7 @@ cdef inline void step(const Shape* shape, const Pitch* pitch, const Vec* vec, Ve
             s[2 * i + 1] = fma(x[0], v[1], s[2 * i + 1])
     else:
         for j in range(panels if fetch else 0):
-            fu_prefetch(b + j * next_panel + AHEAD // panels)
+            fu_prefetch(b + j * next_panel + FU_DENSE_AHEAD // panels)
         for i in range(rows):
             x[i] = broadcast(<const Vec*> (a + i * next_row))
         for j in range(width):

@@ -97,4 +97,5 @@ cdef extern from "simd.h" nogil:
 
     enum:
         FU_STREAMS
+        FU_DENSE_AHEAD
     const char* fu_zeros     # 64 bytes of zeros
