@@ -166,6 +166,8 @@ cdef inline void some_codes(const Tag* args, const Panels* panels, const LinearA
     cdef char* codes[2]
     cdef char* raw = scratch + count * up64(piece * a.unit)
     cdef const char* p
+    cdef const char* const* starts = <const char* const*> codes
+    cdef Py_ssize_t at
     cdef int nc, c, e
     for e in range(count):
         codes[e] = scratch + e * up64(piece * a.unit)
@@ -189,11 +191,12 @@ cdef inline void some_codes(const Tag* args, const Panels* panels, const LinearA
                                p + 8 * a.row_bytes + 8 * b * a.nbytes, raw)
                     p = raw
                 a.expand(p, blocks, a.grid, codes[e])
+            at = t * na + b * a.block // size * nc
             # A constant number of columns where it is one.
             if nc == 1:
-                tile_codes(args, panels, <const char* const*> codes, blocks * a.block // size, t * na + b * a.block // size, 1, acc)
+                tile_codes(args, panels, starts, blocks * a.block // size, at, 1, acc)
             else:
-                tile_codes(args, panels, <const char* const*> codes, blocks * a.block // size, t * na + b * a.block // size * nc, nc, acc)
+                tile_codes(args, panels, starts, blocks * a.block // size, at, nc, acc)
             b += blocks
         put_tile(panels, a, i, t, nc, acc)
         t += TILE

@@ -50,7 +50,8 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth)
 
     They are read by turns as a few streams far from each other: memory answers several streams faster than one.
     Four of them read q8_0 at 37 to 44 GB/s on two threads where one had 30 to 37; long blocks gain less, and nothing
-    from more than two, which is also what newer processors like best (``FU_STREAMS``). Streams of few panels end before hardware has noticed them: tokens of small models took longer.
+    from more than two, which is also what newer processors like best (``FU_STREAMS``). Streams of few panels end before
+    hardware has noticed them: tokens of small models took longer.
     Formats that can meet two panels at a time take them from two streams. (AMD Zen 3, 2026-11.)
     """
     cdef f8 acc[4]

@@ -5,9 +5,10 @@ A step is a core of some kernel, its arguments, and the number of shares it is c
 1.09 times as long. AMD Zen 3, 2026-11.)
 
 At a barrier all threads wait; between two barriers steps must not depend on each other, unless they are chained: a share
-of a chain is that share of all its steps, done by the thread that drew it. Steps of a single share that follow a barrier are
-done at it, while the other threads still wait: half of the barriers of a token are spared. Nothing here knows what a core computes, and a
-core gives the same values for any number of shares, so a program has the bits of its steps called one by one.
+of a chain is that share of all its steps, done by the thread that drew it. Steps of a single share that follow a barrier
+are done at it, while the other threads still wait: half of the barriers of a token are spared. Nothing here knows what a
+core computes, and a core gives the same values for any number of shares, so a program has the bits of its steps called one
+by one.
 """
 
 from cython.parallel cimport parallel

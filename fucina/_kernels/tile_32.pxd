@@ -156,7 +156,7 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
     cdef w8 part[2 * TILE]
     cdef w8 s[2]
     cdef w8 low = w8_set1_u8(15)
-    cdef f8 dp, dr, mp, mr, dc
+    cdef f8 dp, dr, mp, mr
     cdef Py_ssize_t _
     cdef const int8_t* a
     cdef int c, g
@@ -186,13 +186,8 @@ cdef inline void pair_32(const Paired32* tag, const char* p, const char* r, Py_s
             part_dot_two(s, w, u, a, 4)
             s[0] = without_offset(tag, part_total(part_add(s[0], part[2 * c])), aux + 4 * c)
             s[1] = without_offset(tag, part_total(part_add(s[1], part[2 * c + 1])), aux + 4 * c)
-            dc = f8_set1(d[c])
-            acc[2 * c] = f8_fma(f8_mul(dp, dc), f8_from_i32(s[0]), acc[2 * c])
-            acc[2 * c + 1] = f8_fma(f8_mul(dr, dc), f8_from_i32(s[1]), acc[2 * c + 1])
-            if Paired32 is Q4_1:
-                dc = f8_set1((<const float*> aux)[c])
-                acc[2 * c] = f8_fma(mp, dc, acc[2 * c])
-                acc[2 * c + 1] = f8_fma(mr, dc, acc[2 * c + 1])
+            acc[2 * c] = close_32(tag, acc[2 * c], dp, mp, s[0], d[c], aux + 4 * c)
+            acc[2 * c + 1] = close_32(tag, acc[2 * c + 1], dr, mr, s[1], d[c], aux + 4 * c)
             a += 32
         p += 128
         r += 128

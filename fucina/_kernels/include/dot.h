@@ -44,10 +44,7 @@ FU w8 part_add(w8 s, w8 t) { return PARTS_ARE_WHOLE ? w8_add32(s, t) : w8_add16(
 FU w8 part_shl(w8 s, int n) { return PARTS_ARE_WHOLE ? w8_shl32(s, n) : w8_shl16(s, n); }
 FU w8 part_sar(w8 s, int n) { return PARTS_ARE_WHOLE ? w8_sar32(s, n) : w8_sar16(s, n); }
 
-/* One i32 per row. */
-FU w8 part_total(w8 s) { return PARTS_ARE_WHOLE ? s : w8_madd(s, w8_set1_i16(1)); }
-
-/* The same times a scale, which both i16 of a lane hold. */
+/* One i32 per row, times a scale, which both i16 of a lane hold. */
 FU w8 part_total_by(w8 s, w8 scale) {
 #ifdef FU_VNNI
     return (w8)_mm256_mullo_epi32((__m256i)s, (__m256i)w8_sar32(scale, 16));
@@ -55,6 +52,9 @@ FU w8 part_total_by(w8 s, w8 scale) {
     return w8_madd(s, scale);
 #endif
 }
+
+/* Compilers know what to do with a factor of one. */
+FU w8 part_total(w8 s) { return part_total_by(s, w8_set1_i16(1)); }
 
 /* s + `words` words of codes times four activations each. */
 FU w8 part_dot(w8 s, const w8* w, const int8_t* a, int words) {
@@ -83,16 +83,7 @@ FU void part_dot_two(w8* s, const w8* w, const w8* u, const int8_t* a, int words
     s[1] = part_add(s[1], t[1]);
 }
 
-/* Sums of such products, `per` words of which fit a part. */
-FU w8 w8_dot(const w8* w, const int8_t* a, int words, int per) {
-    if (PARTS_ARE_WHOLE) per = words;
-    w8 s = part_total(part_dot(w8_zero(), w, a, per));
-#pragma GCC unroll 8
-    for (int g = per; g < words; g += per) s = w8_add32(s, part_total(part_dot(w8_zero(), w + g, a + 4 * g, per)));
-    return s;
-}
-
-/* The same times a scale. */
+/* Sums of such products, `per` words of which fit a part, times a scale. */
 FU w8 w8_dot_by(const w8* w, const int8_t* a, int words, int per, w8 scale) {
     if (PARTS_ARE_WHOLE) per = words;
     w8 s = part_total_by(part_dot(w8_zero(), w, a, per), scale);
@@ -102,6 +93,10 @@ FU w8 w8_dot_by(const w8* w, const int8_t* a, int words, int per, w8 scale) {
     return s;
 }
 
+FU w8 w8_dot(const w8* w, const int8_t* a, int words, int per) {
+    return w8_dot_by(w, a, words, per, w8_set1_i16(1));
+}
+
 /* s + signed codes times activations, which take the sign of the code; |code| may be 128, activations stay within
  * -127..127: 2 * 128 * 127 < 2^15. */
 FU w8 part_signed(w8 s, w8 w, const int8_t* a) { return part_more(s, w8_abs8(w), w8_sign8(w8_bcast32(a), w)); }
@@ -109,17 +104,7 @@ FU w8 part_signed(w8 s, w8 w, const int8_t* a) { return part_more(s, w8_abs8(w),
 /* Signed codes of 8 bits as `w8_dot_s8` takes them. Products with S8_BIAS are in its sums. */
 FU w8 w8_codes_s8(w8 v) { return S8_BIAS ? v ^ w8_set1_u8(128) : v; }
 
-FU w8 w8_dot_s8(const w8* w, const int8_t* a) {
-    if (S8_BIAS) return w8_dot(w, a, 8, 8);
-    w8 s = w8_zero();
-#pragma GCC unroll 4
-    for (int g = 0; g < 8; g += 2)
-        s = w8_add32(s, w8_add32(part_total(part_signed(w8_zero(), w[g], a + 4 * g)),
-                                 part_total(part_signed(w8_zero(), w[g + 1], a + 4 * g + 4))));
-    return s;
-}
-
-/* The same times a scale. */
+/* Sums of 32 products with such codes, times a scale. */
 FU w8 w8_dot_s8_by(const w8* w, const int8_t* a, w8 scale) {
     if (S8_BIAS) return w8_dot_by(w, a, 8, 8, scale);
     w8 s = w8_zero();
@@ -129,5 +114,7 @@ FU w8 w8_dot_s8_by(const w8* w, const int8_t* a, w8 scale) {
                                  part_total_by(part_signed(w8_zero(), w[g + 1], a + 4 * g + 4), scale)));
     return s;
 }
+
+FU w8 w8_dot_s8(const w8* w, const int8_t* a) { return w8_dot_s8_by(w, a, w8_set1_i16(1)); }
 
 #endif
