@@ -578,14 +578,10 @@ enum { FU_STREAMS = 2 };
 enum { FU_STREAMS = 4 };
 #endif
 
-/* Bytes that a tile of several dense panels fetches ahead, in all of them together. 2 KB on AMD Zen 3, where 8 KB took
- * longer; on Zen 4 tokens of F16 and BF16 weights with 1 KB were 1.06 and 1.12 times as fast on one thread, 0.99 and 1.05
- * on two, and with 4 KB 0.9 and 1.0 (2026-11). */
-#ifdef __AVX512VL__
+/* Bytes that a tile of several dense panels fetches ahead, in all of them together. Tokens of F16 and BF16 weights with
+ * 1 KB were 1.05 to 1.12 times as fast as with 2 KB on one thread, 0.99 to 1.07 on two (AMD Zen 4, with AVX2 and with
+ * AVX-512, 2026-11); less and more took longer. On AMD Zen 3 only 2 KB and 8 KB were compared, and 8 KB took longer. */
 enum { FU_DENSE_AHEAD = 1024 };
-#else
-enum { FU_DENSE_AHEAD = 2048 };
-#endif
 
 /* A panel row of zeros: where a sum starts. */
 static const char fu_zeros[64] __attribute__((aligned(64))) = {0};
