@@ -215,18 +215,18 @@ cdef inline void step(const Shape* shape, const Pitch* pitch, const Vec* vec, Ve
 
 cdef inline void run(const Shape* shape, const Order* order, const Pitch* pitch, const Vec* vec, const Steps* steps,
                      const char* a, Py_ssize_t lda, const char* b, Py_ssize_t ldb, Py_ssize_t next_panel,
-                     Py_ssize_t turns, char* c, Py_ssize_t ldc, bint fresh, const char* soon,
+                     Py_ssize_t turns, char* c, Py_ssize_t ldc, Py_ssize_t next_c, bint fresh, const char* soon,
                      Py_ssize_t pace) noexcept nogil:
     """The tile over ``turns`` > 0 times one or four values of p."""
     cdef int rows = <int> sizeof(Shape) // 8, width = 2 * (<int> sizeof(Shape) % 8)
     cdef Py_ssize_t a_step = along_a(order, vec, lda), b_step = along_b(pitch, ldb)
     cdef Vec[12] s
     cdef const char* old = fu_zeros if fresh else c
-    cdef Py_ssize_t ldo = 0 if fresh else ldc
+    cdef Py_ssize_t ldo = 0 if fresh else ldc, nexto = 0 if fresh else next_c
     cdef int i, j
     for i in range(rows):
         for j in range(width):
-            s[width * i + j] = load(<const Vec*> (old + i * ldo + 32 * (j % 2 if fresh else j)))
+            s[width * i + j] = load(<const Vec*> (old + i * ldo + j // 2 * nexto + 32 * (j % 2)))
     # One loop, and one that tests at its end: otherwise GCC takes the accumulators through the stack.
     while True:
         for i in range(<int> sizeof(Steps)):
@@ -243,17 +243,18 @@ cdef inline void run(const Shape* shape, const Order* order, const Pitch* pitch,
             break
     for i in range(rows):
         for j in range(width):
-            store(<Vec*> (c + i * ldc + 32 * j), s[width * i + j])
+            store(<Vec*> (c + i * ldc + j // 2 * next_c + 32 * (j % 2)), s[width * i + j])
 
 
 cdef inline void tile(const Shape* shape, const Order* order, const Pitch* pitch, const Vec* vec, const char* a,
                       Py_ssize_t lda, const char* b, Py_ssize_t ldb, Py_ssize_t next_panel, Py_ssize_t kc, char* c,
-                      Py_ssize_t ldc, bint fresh, const char* soon, Py_ssize_t pace) noexcept nogil:
+                      Py_ssize_t ldc, Py_ssize_t next_c, bint fresh, const char* soon, Py_ssize_t pace) noexcept nogil:
     """One tile over ``kc`` > 0 values of p; ``fresh`` starts from zero instead of from ``c``.
 
     ``lda`` is the distance between rows of a (ByRow) or between its values of p (ByColumn), ``ldb`` the distance
-    between values of p in b (Apart), ``next_panel`` the distance between the panels of b. A tile of one panel fetches
-    ``pace`` bytes per value of p from ``soon`` on, if any; wider ones fetch their own panels ahead.
+    between values of p in b (Apart), ``next_panel`` the distance between the panels of b, ``next_c`` that between their outputs
+    in c. A tile of one panel fetches ``pace`` bytes per value of p from ``soon`` on, if any; wider ones fetch their own
+    panels ahead.
 
     Four steps at a time take 21 instructions for 12 multiply-adds, one at a time 24. The difference shows when another
     thread shares the core: it is worth 15-20 % then, and nothing on a quiet machine (AMD Zen 3, 2026-11).
@@ -261,15 +262,15 @@ cdef inline void tile(const Shape* shape, const Order* order, const Pitch* pitch
     cdef Py_ssize_t done = kc // 4 * 4
     if done > 0:
         if Pitch is not Apart and Pitch is not F16Apart and sizeof(Shape) % 8 == 1 and pace:
-            run(shape, order, pitch, vec, <const Fetching*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, fresh,
-                soon, pace)
+            run(shape, order, pitch, vec, <const Fetching*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, next_c,
+                fresh, soon, pace)
         else:
-            run(shape, order, pitch, vec, <const Four*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, fresh,
-                NULL, 0)
+            run(shape, order, pitch, vec, <const Four*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, next_c,
+                fresh, NULL, 0)
     if done < kc:
         a += done * along_a(order, vec, lda)
         b += done * along_b(pitch, ldb)
-        run(shape, order, pitch, vec, <const One*> NULL, a, lda, b, ldb, next_panel, kc - done, c, ldc,
+        run(shape, order, pitch, vec, <const One*> NULL, a, lda, b, ldb, next_panel, kc - done, c, ldc, next_c,
             fresh and done == 0, NULL, 0)
 
 
@@ -278,17 +279,17 @@ cdef inline void tile_of(int rows, const Order* order, const Pitch* pitch, const
                          const char* soon, Py_ssize_t pace) noexcept nogil:
     """The tile of one to six rows and one panel."""
     if rows == 6:
-        tile(<const T61*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T61*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
     elif rows == 5:
-        tile(<const T51*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T51*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
     elif rows == 4:
-        tile(<const T41*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T41*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
     elif rows == 3:
-        tile(<const T31*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T31*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
     elif rows == 2:
-        tile(<const T21*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T21*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
     else:
-        tile(<const T11*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, fresh, soon, pace)
+        tile(<const T11*> NULL, order, pitch, vec, a, lda, b, ldb, 0, kc, c, ldc, 64, fresh, soon, pace)
 
 
 cdef inline void rows_by_16(int rows, const Pitch* pitch, const float* a, Py_ssize_t lda, const char* b, Py_ssize_t ldb,

@@ -51,16 +51,16 @@ cdef inline void multiply(const Rows* rows, const Pitch* pitch, const float* q, 
     cdef Py_ssize_t next = d * (32 if Pitch is F16Panel else 64)
     if sizeof(Rows) == 1:
         tile(<const T14*> NULL, <const ByRow*> NULL, pitch, <const f8*> NULL, <const char*> q, 4 * d, panels, 0, next, d,
-             <char*> s, 4 * width, True, NULL, 0)
+             <char*> s, 4 * width, 64, True, NULL, 0)
     elif sizeof(Rows) == 2:
         tile(<const T22*> NULL, <const ByRow*> NULL, pitch, <const f8*> NULL, <const char*> q, 4 * d, panels, 0, next, d,
-             <char*> s, 4 * width, True, NULL, 0)
+             <char*> s, 4 * width, 64, True, NULL, 0)
     elif sizeof(Rows) == 3:
         tile(<const T32*> NULL, <const ByRow*> NULL, pitch, <const f8*> NULL, <const char*> q, 4 * d, panels, 0, next, d,
-             <char*> s, 4 * width, True, NULL, 0)
+             <char*> s, 4 * width, 64, True, NULL, 0)
     else:
         tile(<const T41*> NULL, <const ByRow*> NULL, pitch, <const f8*> NULL, <const char*> q, 4 * d, panels, 0, next, d,
-             <char*> s, 4 * width, True, NULL, 0)
+             <char*> s, 4 * width, 64, True, NULL, 0)
 
 
 cdef inline Py_ssize_t few_keys(const Rows* rows, const Cell* tag, const char* k, Py_ssize_t stride, Py_ssize_t count,
