@@ -32,7 +32,7 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0, TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
-from dot cimport ROOM_FOR_TWO
+from dot cimport ROOM_FOR_TWO, S8_BIAS
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
 from one_column cimport PIECE, SHARES, WORTH, one_column, one_column_looked_up, one_column_raw
 from panel cimport TILE, LinearArgs, OnePanel, Panels, TwoPanels, count_of, finish, interleave, pack_panel, up64
@@ -49,10 +49,11 @@ from tile_codes cimport (
 from tile_k cimport pair_k, row_k, row_pair_k, tile_k
 from unpack_32 cimport (
     expand_iq4_nl, expand_mxfp4, expand_nvfp4, expand_q1_0, expand_q2_0, expand_q2_0_g128, row_bits, row_nibbles,
+    row_pair_iq4_nl,
 )
 from unpack_3 cimport expand_q3_k, row_q3_k
 from unpack_6 cimport expand_q6_k, row_q6_k
-from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_tq1_0
+from unpack_k cimport expand_iq4_xs, expand_tq1_0, row_iq4_xs, row_pair_iq4_xs, row_tq1_0
 
 cdef enum:
     PAIRED = 4      # columns from which two panels at a time pay off
@@ -317,10 +318,12 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
         return recoded(a, recode_q6_k,
                        as_format(a, <core_t> linear_codes[Two], expand_q6_k, row_q6_k, 256, 210, 208, UNIT_K))
     if number == NUM_IQ4_NL:
-        return as_format(a, <core_t> linear_codes[Signed],
-                         expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32)
+        return paired(a, <row_pair_t> NULL if S8_BIAS else <row_pair_t> row_pair_iq4_nl,
+                      as_format(a, <core_t> linear_codes[Signed],
+                                expand_iq4_nl, <row_t> row_nibbles[IQ4_NL], 32, 18, 0, UNIT_32))
     if number == NUM_IQ4_XS:
-        return as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K)
+        return paired(a, <row_pair_t> NULL if S8_BIAS else <row_pair_t> row_pair_iq4_xs,
+                      as_format(a, <core_t> linear_codes[SignedK], expand_iq4_xs, row_iq4_xs, 256, 136, -1, UNIT_K))
     if number == NUM_TQ1_0:
         return looked_up(a, tabulate_tq1_0, look_up_tq1_0, recoded(
             a, recode_tq1_0,

@@ -17,6 +17,7 @@ cdef extern from "simd.h" nogil:
     void fu_prefetch(const void* p)
     void fu_prefetch_here(const void* p)
     w8 w8_here(w8 v)
+    void w8_in_memory(w8* v)
 
     f8 f8_load(const float* p)
     void f8_store(float* p, f8 v)

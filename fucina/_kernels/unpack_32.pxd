@@ -16,13 +16,13 @@ from codes cimport (
     UNIT_16, UNIT_32, codes_of_bits, codes_of_crumbs, f8_e8m0_half, f8_ue4m3_half, put, put_f8, w8_dot_bits8,
     w8_dot_crumbs4, w8_sign8, w8_table16, w8_ue4m3,
 )
-from dot cimport part_more, part_total
-from levels cimport fu_fp4_levels, fu_iq4_codes
+from dot cimport part_more, part_total, part_total_by
+from levels cimport fu_fp4_levels, fu_iq4_codes, fu_iq4_levels
 from panel cimport fetch_ahead
 from recode cimport w8_turn8
 from simd cimport (
-    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_and, w8_bcast32, w8_load, w8_sar32,
-    w8_set1_u8, w8_shl16, w8_shr16, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_abs8, w8_add32, w8_and, w8_bcast32, w8_here, w8_in_memory,
+    w8_load, w8_sar32, w8_set1_i16, w8_set1_u8, w8_shl16, w8_shr16, w8_sub32, w8_zero,
 )
 from tile_codes cimport Signed, Twelve, dot_codes
 
@@ -185,6 +185,55 @@ cdef inline void row_nibbles(const Nibbles* p, Py_ssize_t nb, const uint8_t* gri
             aux += 4
         at += 8 * sizeof(Nibbles)
     acc[0] = y
+
+
+cdef inline void dot_levels_two(const char* const* at, const int8_t* a, const w8* scales, w8* totals) noexcept nogil:
+    """32 products of two panels of iq4, times their scales, added to ``totals``.
+
+    Two panels share what there is of activations, so that may be more: codes take the signs of the activations and
+    meet their magnitudes, which is an operation less than the other way round. From caches and from memory, one thread,
+    1.12 to 1.14 times as fast as one panel at a time (AVX2, AMD Zen 4, 2026-11). For products of bytes that are summed
+    in 32 bits codes have no signs, and this is not used.
+    """
+    cdef w8 low = w8_set1_u8(15)
+    cdef w8 v, x, y, size_x, size_y, part
+    cdef w8 sizes = w8_abs8(w8_load(a))
+    cdef const char* size = <const char*> &sizes
+    cdef int e, g
+    w8_in_memory(&sizes)
+    for g in range(4):
+        x, y = w8_bcast32(a + 4 * g), w8_bcast32(a + 4 * g + 16)
+        size_x, size_y = w8_bcast32(size + 4 * g), w8_bcast32(size + 4 * g + 16)
+        for e in range(2):
+            v = w8_load(at[e] + 32 * g)
+            part = part_more(w8_zero(), size_x, w8_sign8(w8_table16(w8_and(v, low), fu_iq4_levels), x))
+            totals[e] = w8_add32(totals[e], part_total_by(part, scales[e]))
+            v = w8_and(w8_shr16(v, 4), low)
+            part = part_more(w8_zero(), size_y, w8_sign8(w8_table16(v, fu_iq4_levels), y))
+            totals[e] = w8_here(w8_add32(totals[e], part_total_by(part, scales[e])))
+
+
+cdef inline void row_pair_iq4_nl(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+                                 const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r``."""
+    cdef const char* codes[2]
+    cdef w8 ones[2]
+    cdef w8 s[2]
+    cdef f8 y[2]
+    cdef Py_ssize_t i
+    cdef int e
+    codes[0], codes[1] = p + 16, r + 16
+    ones[0] = ones[1] = w8_set1_i16(1)
+    y[0], y[1] = acc[0], acc[1]
+    for i in range(nb):
+        for e in range(2):
+            fetch_ahead(codes[e], 8 * sizeof(IQ4_NL))
+            s[e] = w8_zero()
+        dot_levels_two(codes, qs + 32 * i, ones, s)
+        for e in range(2):
+            y[e] = f8_fma(f8_mul(f8_load_f16(<const uint16_t*> (codes[e] - 16)), f8_set1(d[i])), f8_from_i32(s[e]), y[e])
+            codes[e] += 8 * sizeof(IQ4_NL)
+    acc[0], acc[1] = y[0], y[1]
 
 
 ctypedef fused Bits:

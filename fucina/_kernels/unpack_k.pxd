@@ -6,17 +6,18 @@ Codes: iq4_xs signed; ternary + 1 (0 to 2). All 64 pairs of products of tq1_0 fi
 
 from libc.stdint cimport int8_t, uint8_t, uint16_t
 
-from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales, w8_pack16
+from codes cimport AT_D, UNIT_K, UNIT_TERNARY, put, put_f8, put_scales
 from dot cimport S8_BIAS, part_add, part_more, part_total
 from levels cimport fu_iq4_codes
 from panel cimport fetch_ahead
 from recode cimport five_digits
 from simd cimport (
-    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add32, w8_and,
-    w8_bcast32, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_i32, w8_shl32, w8_shr32, w8_sub32, w8_zero,
+    f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and,
+    w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_i32, w8_set1_u8, w8_shl32, w8_shr32,
+    w8_sub32, w8_zero,
 )
 from tile_codes cimport SignedK, dot_scaled
-from unpack_32 cimport nibble_levels, nibble_words
+from unpack_32 cimport dot_levels_two, nibble_levels, nibble_words
 
 
 cdef inline w8 field(w8 word, int at, int mask) noexcept nogil:
@@ -24,22 +25,35 @@ cdef inline w8 field(w8 word, int at, int mask) noexcept nogil:
     return w8_and(w8_shr32(word, at), w8_set1_i32(mask))
 
 
-cdef inline w8 scale_xs(w8 head, w8 low, int j) noexcept nogil:
-    """The scale of sub-block ``j``."""
-    return w8_sub32(w8_or(field(low, 4 * j, 15), w8_shl32(field(head, 16 + 2 * j, 3), 4)), w8_set1_i32(32))
+cdef inline void scales_xs(const char* p, w8* scales) noexcept nogil:
+    """Scales of the even and of the odd sub-blocks, + 32, a byte each. Nibble b of the high half of the first word has
+    the high bits of sub-blocks 2b and 2b + 1, byte b of the second word the low ones."""
+    cdef w8 nibble = w8_set1_u8(15), top = w8_set1_u8(0x30)
+    cdef w8 low = w8_load(p + 32), high = w8_shr32(w8_load(p), 16)
+    high = w8_and(w8_or(high, w8_shl32(high, 8)), w8_set1_i32(0x00ff00ff))
+    high = w8_and(w8_or(high, w8_shl32(high, 4)), nibble)
+    scales[0] = w8_or(w8_and(low, nibble), w8_and(w8_shl32(high, 4), top))
+    scales[1] = w8_or(w8_and(w8_shr32(low, 4), nibble), w8_and(w8_shl32(high, 2), top))
+
+
+cdef inline w8 next_scale(w8* scales) noexcept nogil:
+    """The lowest byte less its 32 as both i16 of a lane; the next one takes its place."""
+    cdef w8 s = w8_add16(w8_dup_u8_i16(scales[0], 0), w8_set1_i16(-32))
+    scales[0] = w8_shr32(scales[0], 8)
+    return s
 
 
 cdef inline void expand_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, char* to) noexcept nogil:
     """Words: the scale with eight times two high bits of scales, their low nibbles, 32 of codes."""
-    cdef w8 head, low, s
+    cdef w8 scales[2]
+    cdef w8 s
     cdef Py_ssize_t _
     cdef int j
     for _ in range(nb):
-        head = w8_load(p)
-        low = w8_load(p + 32)
-        put_f8(to, AT_D, f8_from_f16_of_words(head, 0))
+        scales_xs(p, scales)
+        put_f8(to, AT_D, f8_from_f16_of_words(w8_load(p), 0))
         for j in range(8):
-            s = scale_xs(head, low, j)
+            s = w8_sub32(field(scales[j & 1], 8 * (j >> 1), 255), w8_set1_i32(32))
             put_scales(to, j, s, s, S8_BIAS)
             nibble_levels(p + 64 + 128 * j, 4, fu_iq4_codes, to + 256 * j)
         p += 34 * 32
@@ -50,30 +64,59 @@ cdef inline void row_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid, c
                             const char* aux, f8* acc) noexcept nogil:
     """Add one column times ``nb`` blocks of 8 rows."""
     cdef w8 w[8]
-    cdef w8 head, low, s, total, sums
+    cdef w8 scales[2]
+    cdef w8 s, total, sums
     cdef f8 y = acc[0]
     cdef Py_ssize_t i
     cdef int j
     for i in range(nb):
-        head = w8_load(p)
-        low = w8_load(p + 32)
+        scales_xs(p, scales)
         total = w8_zero()
         sums = w8_zero()
         for j in range(8):
             fetch_ahead(p + 136 * j, 136)
             nibble_words(p + 64 + 128 * j, 4, fu_iq4_codes, w)
-            s = scale_xs(head, low, j)
-            s = w8_pack16(s, s)
+            s = next_scale(&scales[j & 1])
             total = w8_add32(total, dot_scaled(<const SignedK*> NULL, w, qs + 32 * j, s, s))
             if S8_BIAS:
                 sums = w8_add32(sums, w8_madd(s, w8_bcast32(aux + 4 * j)))
         if S8_BIAS:
             total = w8_sub32(total, w8_shl32(sums, 7))
-        y = f8_fma(f8_mul(f8_from_f16_of_words(head, 0), f8_set1(d[i])), f8_from_i32(total), y)
+        y = f8_fma(f8_mul(f8_from_f16_of_words(w8_load(p), 0), f8_set1(d[i])), f8_from_i32(total), y)
         p += 34 * 32
         qs += 256
         aux += 48
     acc[0] = y
+
+
+cdef inline void row_pair_iq4_xs(const char* p, const char* r, Py_ssize_t nb, const int8_t* qs, const float* d,
+                                 const char* aux, f8* acc) noexcept nogil:
+    """Add one column times ``nb`` blocks of the panels ``p`` and ``r``."""
+    cdef const char* at[2]
+    cdef const char* codes[2]
+    cdef w8 scales[2][2]
+    cdef w8 s[2]
+    cdef w8 total[2]
+    cdef f8 y[2]
+    cdef Py_ssize_t i
+    cdef int e, j
+    at[0], at[1] = p, r
+    y[0], y[1] = acc[0], acc[1]
+    for i in range(nb):
+        for e in range(2):
+            scales_xs(at[e], scales[e])
+            total[e] = w8_zero()
+        for j in range(8):
+            for e in range(2):
+                fetch_ahead(at[e] + 136 * j, 136)
+                codes[e] = at[e] + 64 + 128 * j
+                s[e] = next_scale(&scales[e][j & 1])
+            dot_levels_two(codes, qs + 32 * j, s, total)
+        for e in range(2):
+            y[e] = f8_fma(f8_mul(f8_from_f16_of_words(w8_load(at[e]), 0), f8_set1(d[i])), f8_from_i32(total[e]), y[e])
+            at[e] += 34 * 32
+        qs += 256
+    acc[0], acc[1] = y[0], y[1]
 
 
 cdef inline void trits(const char* p, int words, int count, char* to) noexcept nogil:

@@ -424,6 +424,9 @@ FU w8 w8_here(w8 v) {
     return v;
 }
 
+/* A value whose words will be broadcast from memory: compilers would take them from a register, with two shuffles each. */
+FU void w8_in_memory(w8* v) { __asm__("" : "+m"(*v)); }
+
 FU void fu_prefetch(const void* p) { __builtin_prefetch(p); }
 /* The same where it is written: compilers gather the one above at the top of a loop, and a burst of them waits. */
 FU void fu_prefetch_here(const void* p) {
