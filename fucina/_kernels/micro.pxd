@@ -190,7 +190,7 @@ cdef inline Vec columns(const Pitch* pitch, const Vec* vec, const char* b, int h
 
 cdef inline void step(const Shape* shape, const Pitch* pitch, const Vec* vec, Vec* s, const char* a, Py_ssize_t next_row,
                       const char* b, Py_ssize_t next_panel, bint fetch) noexcept nogil:
-    """One value of p; a tile of several panels may ``fetch`` what comes later."""
+    """One value of p; a tile of several panels may ``fetch`` what comes later of them."""
     cdef int rows = <int> sizeof(Shape) // 8, panels = <int> sizeof(Shape) % 8, width = 2 * panels
     cdef Vec[2] v
     cdef Vec[3] x
@@ -235,7 +235,7 @@ cdef inline void run(const Shape* shape, const Order* order, const Pitch* pitch,
                 soon += pace
             # A line of memory holds two values of p of 16-bit numbers.
             step(shape, pitch, vec, s, a + i * a_step, down_a(order, vec, lda), b + i * b_step, next_panel,
-                 Pitch is Panel or Pitch is Apart or i % 2 == 0)
+                 Steps is not Fetching and (Pitch is Panel or Pitch is Apart or i % 2 == 0))
         a += <int> sizeof(Steps) * a_step
         b += <int> sizeof(Steps) * b_step
         turns -= 1
@@ -253,15 +253,15 @@ cdef inline void tile(const Shape* shape, const Order* order, const Pitch* pitch
 
     ``lda`` is the distance between rows of a (ByRow) or between its values of p (ByColumn), ``ldb`` the distance
     between values of p in b (Apart), ``next_panel`` the distance between the panels of b, ``next_c`` that between their outputs
-    in c. A tile of one panel fetches ``pace`` bytes per value of p from ``soon`` on, if any; wider ones fetch their own
-    panels ahead.
+    in c. A tile fetches ``pace`` bytes per value of p from ``soon`` on, if any; without, wider ones than one panel fetch
+    their own ahead.
 
     Four steps at a time take 21 instructions for 12 multiply-adds, one at a time 24. The difference shows when another
     thread shares the core: it is worth 15-20 % then, and nothing on a quiet machine (AMD Zen 3, 2026-11).
     """
     cdef Py_ssize_t done = kc // 4 * 4
     if done > 0:
-        if Pitch is not Apart and Pitch is not F16Apart and sizeof(Shape) % 8 == 1 and pace:
+        if Pitch is not Apart and Pitch is not F16Apart and pace:
             run(shape, order, pitch, vec, <const Fetching*> NULL, a, lda, b, ldb, next_panel, done // 4, c, ldc, next_c,
                 fresh, soon, pace)
         else:
