@@ -504,7 +504,7 @@ cdef void plan(Args* g, int route, Py_ssize_t parts) noexcept nogil:
     g.panel_bytes = (32 if route == HALVES else 64) * g.k
     cut(g, parts)
     # Few rows: b is read once, and long runs suit the memory better than blocks that fit a cache. One row takes next to no
-    # cache, so its panels are not divided at all: where they are, streams break off.
+    # cache, and where its panels are divided, streams break off.
     if g.m <= 6 and route >= PANELS:
         deep = 16384 if g.m == 1 else 2048
     elif g.m <= 6 and route == DIRECT and g.k * g.n > (16384 if g.m <= 3 else 1 << 21):
@@ -521,7 +521,8 @@ cdef void plan(Args* g, int route, Py_ssize_t parts) noexcept nogil:
     g.a_at = 0
     room = (g.kc * 6 * g.es + GAP) * ((g.mc + 5) // 6) if g.pack_a else 0
     g.b_at = (room + 63) // 64 * 64
-    room = 64 * (g.kc + 1)
+    # Packed weights are read where they lie.
+    room = 64 * (g.kc + 1) if route < PANELS else 0
     if route == STRIP:
         room *= (g.strip + g.width - 1) // g.width
     g.edge_at = g.b_at + room

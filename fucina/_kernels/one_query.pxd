@@ -34,6 +34,14 @@ cdef inline f8 load8(const Cell* p, Py_ssize_t i) noexcept nogil:
         return f8_mul(f8_set1(fu_f16_f32(p[i >> 5].d)), f8_load_i8(p[i >> 5].qs + (i & 31)))
 
 
+cdef inline Py_ssize_t bytes_of(const Cell* tag, Py_ssize_t d) noexcept nogil:
+    """A head of ``d`` features, whole blocks of them in q8_0."""
+    if Cell is Q8_0:
+        return d // 32 * <Py_ssize_t> sizeof(Q8_0)
+    else:
+        return d * <Py_ssize_t> sizeof(Cell)
+
+
 cdef inline void turn(const Cell* tag, const char* k, Py_ssize_t stride, int count, Py_ssize_t d,
                       char* panel, Py_ssize_t ahead) noexcept nogil:
     """Up to 16 keys to a panel [d][16], of f16 as they are, else of f32; keys ``ahead`` bytes later are fetched."""
@@ -75,11 +83,10 @@ cdef inline Py_ssize_t few_keys(const Rows* rows, const Cell* tag, const char* k
     f32 or a single head, has that (f16, 4096 keys of 8 heads of 128, 14 layers, one thread, AMD Zen 4, 2026-11).
     """
     cdef Py_ssize_t j = 0, size = d * (32 if Cell is uint16_t else 64)
-    cdef Py_ssize_t nbytes = 2 * d if Cell is uint16_t else 34 * d // 32
     cdef int i, count_panels = 4 if sizeof(Rows) == 1 else 2 if sizeof(Rows) <= 3 else 1
     cdef Py_ssize_t ahead = 16 * count_panels * stride
     cdef Py_ssize_t pace = 0
-    if Cell is not float and stride == nbytes and ahead <= 64 * d:
+    if Cell is not float and stride == bytes_of(tag, d) and ahead <= 64 * d:
         pace = ahead // d
     while j + 16 * count_panels <= count:
         for i in range(count_panels):
@@ -104,13 +111,13 @@ cdef inline void few_values(const Rows* rows, const Cell* tag, const char* v, Py
     cdef Py_ssize_t e = 0, j
     cdef const char* soon = v + count * stride
     cdef Py_ssize_t due = 0
-    cdef Py_ssize_t nbytes = 4 * d if Cell is float else 2 * d if Cell is uint16_t else 34 * d // 32
+    cdef Py_ssize_t nbytes = bytes_of(tag, d)
     while e < d:
         for n in range(<int> sizeof(Rows)):
             for i in range(vectors):
                 s[vectors * n + i] = f8_load(y + n * ldy + e + 8 * i)
         for j in range(count):
-            at = v + j * stride + (4 * e if Cell is float else 2 * e if Cell is uint16_t else 34 * (e >> 5))
+            at = v + j * stride + bytes_of(tag, e)
             # As many rows of the next values as this pass has a part of these, one by one.
             due += 8 * vectors
             if due >= d:

@@ -13,8 +13,8 @@ from panel cimport fetch_ahead
 from recode cimport five_digits
 from simd cimport (
     f8, f8_fma, f8_from_f16_of_words, f8_from_i32, f8_load_f16, f8_mul, f8_set1, w8, w8_add16, w8_add32, w8_and,
-    w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_set1_i16, w8_set1_i32, w8_set1_u8, w8_shl32, w8_shr32,
-    w8_sub32, w8_zero,
+    w8_bcast32, w8_dup_u8_i16, w8_load, w8_madd, w8_or, w8_sar32, w8_set1_i16, w8_set1_i32, w8_set1_u8, w8_shl32,
+    w8_shr32, w8_sub32, w8_zero,
 )
 from tile_codes cimport SignedK, dot_scaled
 from unpack_32 cimport dot_levels_two, nibble_levels, nibble_words
@@ -53,7 +53,7 @@ cdef inline void expand_iq4_xs(const char* p, Py_ssize_t nb, const uint8_t* grid
         scales_xs(p, scales)
         put_f8(to, AT_D, f8_from_f16_of_words(w8_load(p), 0))
         for j in range(8):
-            s = w8_sub32(field(scales[j & 1], 8 * (j >> 1), 255), w8_set1_i32(32))
+            s = w8_sar32(next_scale(&scales[j & 1]), 16)
             put_scales(to, j, s, s, S8_BIAS)
             nibble_levels(p + 64 + 128 * j, 4, fu_iq4_codes, to + 256 * j)
         p += 34 * 32
