@@ -215,6 +215,13 @@ def test_pass_and_what_is_archived(play, capsys):
     assert command[-len(call.split()) + 1 :] == call.split()[1:]
 
 
+def test_one_choice_of_settings_needs_no_trial(play):
+    assert play("-p", "8", "-n", "4", "--peer-threads", "1", "--cache-type", "q8_0") == 0
+    assert play.calls() == ["ours", "peer", "peer", "ours"] * 2
+    assert "-t 1 -fa 1" in play.call_lines()[1]
+    assert play.document()["results"][1]["settings"] == "1 threads, flash attention on"
+
+
 def test_fail(play):
     assert play("-p", "8", "-n", "0", ours=50.0) == 1
     assert play.document()["results"][0]["verdict"] == "FAIL"

@@ -74,7 +74,14 @@ class Gate:
         if not self.peers:
             self.runner.failed["llama.cpp"] = "no llama-bench on PATH and no llama_cpp package"
             print(f"{self.runner.failed['llama.cpp']}: every cell will be MISSING", file=sys.stderr)
+        # Without flash attention, llama.cpp cannot keep quantized values.
+        flash = [False, True] if self.args.cache_type != "q8_0" else [True]
+        choices = [Settings(threads, choice) for threads in self.args.peer_threads for choice in flash]
         trials = [(row, peer) for row in self._heaviest() for peer in self.peers]
+        if len(choices) == 1:  # nothing to find out, and behind long contexts it would take most of the time
+            for row, peer in trials:
+                self.settings[(peer.name, *row.group)] = choices[0]
+            trials = []
         runs = [
             (row, side, f"{number}{order}")
             for row in self.rows
@@ -85,7 +92,7 @@ class Gate:
         ]
         self.runner.expect(len(trials) + len(runs))
         for row, peer in trials:
-            self._try(row, peer)
+            self._try(row, peer, flash)
         for row, side, number in runs:
             self._measure(row, side, number)
 
@@ -93,24 +100,20 @@ class Gate:
         """Per model, kind and depth, the row with the most tokens: on it settings are tried."""
         best: dict[tuple, Row] = {}
         for row in self.rows:
-            group = (row.model, row.kind, row.n_depth)
-            if group not in best or row.n_prompt + row.n_gen > best[group].n_prompt + best[group].n_gen:
-                best[group] = row
+            if row.group not in best or row.n_prompt + row.n_gen > best[row.group].n_prompt + best[row.group].n_gen:
+                best[row.group] = row
         return list(best.values())
 
-    def _try(self, row: Row, peer) -> None:
+    def _try(self, row: Row, peer, flash: list[bool]) -> None:
         """Find a peer's best settings for one kind of test."""
-        args = self.args
-        # Without flash attention, llama.cpp cannot keep quantized values.
-        flash = [False, True] if args.cache_type != "q8_0" else [True]
-        command = peer.trial(row, args.peer_threads, flash, args.cache_type)
+        command = peer.trial(row, self.args.peer_threads, flash, self.args.cache_type)
         text = self.runner.run(f"{self._label(row)}.{peer.name}.trial", command, lambda text: peer.best(text, row), row)
         if text is not None:
-            self.settings[peer.name, row.model, row.kind, row.n_depth] = peer.best(text, row)
+            self.settings[(peer.name, *row.group)] = peer.best(text, row)
 
     def _measure(self, row: Row, side, number: str) -> None:
         default = Settings(self.args.threads)
-        settings = self.settings.get((side.name, row.model, row.kind, row.n_depth), default)
+        settings = self.settings.get((side.name, *row.group), default)
         command = side.call(row, settings, self.args.repetitions, self.args.cache_type)
         label = f"{self._label(row)}.{side.name}.{number}"
         text = self.runner.run(label, command, lambda text: side.read(text, row), row)
@@ -135,7 +138,7 @@ class Gate:
                 ours, theirs = self._speeds(row, self.ours.name), self._speeds(row, name)
                 needed = args.min_ratio.get(row.test, args.min_ratio[""])
                 verdict, ratio = judge(ours, theirs, needed, args.max_cv / 100, args.allow_noisy)
-                settings = self.settings.get((name, row.model, row.kind, row.n_depth))
+                settings = self.settings.get((name, *row.group))
                 out.append({
                     "model": self.names[row.model], "test": row.test, "kind": row.kind, "peer": name,
                     "verdict": verdict, "ratio": ratio, "min_ratio": needed, "ours": _side_result(ours),

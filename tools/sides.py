@@ -31,6 +31,11 @@ class Row:
         """``"pp256"``, ``"tg32"``, ``"tg32@d4096"``: as ``fucina bench`` names it."""
         return f"{self.kind}{self.n_prompt or self.n_gen}" + (f"@d{self.n_depth}" if self.n_depth else "")
 
+    @property
+    def group(self) -> tuple:
+        """What shares a peer's settings."""
+        return self.model, self.kind, self.n_depth
+
 
 @dataclass(frozen=True)
 class Settings:
