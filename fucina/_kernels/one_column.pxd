@@ -61,10 +61,9 @@ cdef inline void one_column(const LinearArgs* a, Py_ssize_t ith, Py_ssize_t nth)
     cdef bint short = (a.n // nth) * a.row_bytes < LONG
     cdef int streams = together if short else 2 if a.size == 256 else FU_STREAMS
     cdef Py_ssize_t nb = a.k // a.block
-    # Some two kilobytes of a panel, in turns of equal length: half of that took 1.02 to 1.07 times as long, twice
-    # as much was no better (AMD Zen 1, 2026-12). Points of a lattice keep the core busier than the memory: longer turns.
-    cdef Py_ssize_t most = nb if short else 4 if a.grid != NULL else max(1, (512 if a.size == 256 else 288) // a.nbytes)
-    cdef Py_ssize_t turns = (nb + most - 1) // most, turn = (nb + turns - 1) // turns
+    # Blocks: one kilobyte of a panel or, of long blocks, up to two. Points of a lattice keep the core busier than the
+    # memory: longer turns.
+    cdef Py_ssize_t turn = nb if short else 4 if a.grid != NULL else max(1, (256 if a.size == 256 else 144) // a.nbytes)
     cdef Py_ssize_t aux_bytes = 48 if a.size == 256 else 4
     cdef Py_ssize_t i, b, at, count
     cdef const char* w[2]
