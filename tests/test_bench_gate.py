@@ -220,6 +220,7 @@ def test_one_choice_of_settings_needs_no_trial(play):
     assert play.calls() == ["ours", "peer", "peer", "ours"] * 2
     assert "-t 1 -fa 1" in play.call_lines()[1]
     assert play.document()["results"][1]["settings"] == "1 threads, flash attention on"
+    assert "peers tried 1 threads, flash attention on;" in (play.folder / "SUMMARY.md").read_text()
 
 
 def test_fail(play):

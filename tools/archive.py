@@ -217,7 +217,8 @@ def summary(meta: dict, results: list[dict]) -> str:
     """The text of SUMMARY.md."""
     load = meta["load_before"]
     threads = " and ".join(map(str, meta["peer_threads"]))
-    tried = [f"peers tried {threads} threads, flash attention on and off; the best is stated with each table"]
+    flash = "on" if meta["peer_flash_attention"] == [True] else "on and off"
+    tried = [f"peers tried {threads} threads, flash attention {flash}; the best is stated with each table"]
     facts = [
         f"{meta['date']}, {meta['processor']} ({meta['cpus']} CPUs), {meta['system']}, Python {meta['python']}",
         "load average before: " + ("unknown" if load is None else f"{load:.2f}")

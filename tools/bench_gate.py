@@ -68,19 +68,18 @@ class Gate:
         self.settings: dict[tuple, Settings] = {}
         self.versions: dict[str, str] = {}
         self.load = archive.load_average()
+        # Without flash attention, llama.cpp cannot keep quantized values.
+        self.flash = [True] if args.cache_type == "q8_0" else [False, True]
 
     def run(self) -> None:
         """Every process of the plan, one after the other; those with an answer in the folder are not repeated."""
         if not self.peers:
             self.runner.failed["llama.cpp"] = "no llama-bench on PATH and no llama_cpp package"
             print(f"{self.runner.failed['llama.cpp']}: every cell will be MISSING", file=sys.stderr)
-        # Without flash attention, llama.cpp cannot keep quantized values.
-        flash = [False, True] if self.args.cache_type != "q8_0" else [True]
-        choices = [Settings(threads, choice) for threads in self.args.peer_threads for choice in flash]
         trials = [(row, peer) for row in self._heaviest() for peer in self.peers]
-        if len(choices) == 1:  # nothing to find out, and behind long contexts it would take most of the time
-            for row, peer in trials:
-                self.settings[(peer.name, *row.group)] = choices[0]
+        if len(self.args.peer_threads) * len(self.flash) == 1:  # nothing to find out
+            only = Settings(self.args.peer_threads[0], self.flash[0])
+            self.settings = {(peer.name, *row.group): only for row, peer in trials}
             trials = []
         runs = [
             (row, side, f"{number}{order}")
@@ -92,7 +91,7 @@ class Gate:
         ]
         self.runner.expect(len(trials) + len(runs))
         for row, peer in trials:
-            self._try(row, peer, flash)
+            self._try(row, peer)
         for row, side, number in runs:
             self._measure(row, side, number)
 
@@ -104,9 +103,9 @@ class Gate:
                 best[row.group] = row
         return list(best.values())
 
-    def _try(self, row: Row, peer, flash: list[bool]) -> None:
+    def _try(self, row: Row, peer) -> None:
         """Find a peer's best settings for one kind of test."""
-        command = peer.trial(row, self.args.peer_threads, flash, self.args.cache_type)
+        command = peer.trial(row, self.args.peer_threads, self.flash, self.args.cache_type)
         text = self.runner.run(f"{self._label(row)}.{peer.name}.trial", command, lambda text: peer.best(text, row), row)
         if text is not None:
             self.settings[(peer.name, *row.group)] = peer.best(text, row)
@@ -155,8 +154,8 @@ class Gate:
             "verdict": "ABORTED" if aborted else verdict, "arguments": self.argv, "threads": args.threads,
             "repetitions": args.repetitions, "rounds": args.rounds, "orders": 1 if args.single_order else 2,
             "cache_type": args.cache_type, "max_cv": args.max_cv, "allow_noisy": args.allow_noisy,
-            "peer_threads": args.peer_threads, "cooldown": args.cooldown, "prewarm": args.prewarm,
-            "load_before": self.load,
+            "peer_threads": args.peer_threads, "peer_flash_attention": self.flash, "cooldown": args.cooldown,
+            "prewarm": args.prewarm, "load_before": self.load,
             "models": {self.names[path]: path.stat().st_size for path in self.names}, "versions": self.versions,
             "failed": self.runner.failed,
         }  # fmt: skip
