@@ -1,4 +1,4 @@
-"""A decoder-only language model, evaluated op by op."""
+"""A decoder-only language model: tokens in, logits or text out, by way of recorded programs or op by op."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from fucina.gguf import open_gguf
 from fucina.ops._check import below
 from fucina.runtime.isa import backend
 
-from .arch import Config, read_config, read_tensors
+from .arch import read_config, read_tensors
 from .cache import CACHE_TYPES, Cache, Span
 from .chat import ChatTemplate, template_of
 from .generate import Generation
+from .layer import Layer
 from .program import Programs, can_record
 from .sampling import Sampler
 from .tokenizer import Tokenizer, load_tokenizer
@@ -28,65 +29,6 @@ from .tokenizer import Tokenizer, load_tokenizer
 # A prompt is evaluated in pieces of at most this many tokens, which bounds the memory for activations. The bits
 # do not depend on it.
 CHUNK = 512
-
-
-class Layer:
-    """One transformer layer with its weights at hand."""
-
-    def __init__(self, config: Config, index: int, rope: int, weights: dict):
-        arch = config.arch
-        self.index = index
-        self.eps = config.eps
-        self.heads, self.kv_heads, self.dim = config.n_head, config.n_head_kv, config.head_dim
-        self.mode, self.rope_dims, self.rope = arch.rope_mode, config.rope_dims, rope
-        self.scale, self.window = config.attention_scale, config.windows[index]
-        self.gelu = arch.activation == "gelu_quant"
-        for name, tensor in weights.items():
-            setattr(self, name, tensor)
-
-    def __call__(self, x: np.ndarray, tables, spans: list[Span], wanted) -> np.ndarray:
-        """Residual stream after this layer, of the rows ``wanted`` (None: all) of ``x`` [rows, n_embd].
-
-        ``tables`` holds cosines and sines for the rows; keys and values of all rows go to the caches of ``spans``.
-        ``x`` is overwritten.
-        """
-        rows, eps, dim = len(x), self.eps, self.dim
-        h = ops.rms_norm(x, self.attn_norm, eps)
-        k = ops.linear(h, self.k, self.k_bias).reshape(rows, self.kv_heads, dim)
-        v = ops.linear(h, self.v, self.v_bias).reshape(rows, self.kv_heads, dim)
-        if self.k_norm is not None:
-            ops.rms_norm(k, self.k_norm, eps, out=k)
-        ops.rope(k, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=k)
-        for span in spans:
-            span.cache.layers[self.index].write(span.start, k[span.slice], v[span.slice])
-        if wanted is not None:
-            rows, h, x = len(wanted), h[wanted], x[wanted]
-            if not rows:
-                return x
-            tables = tuple(table[wanted] for table in tables)
-            spans = [Span(i, 1, span.cache, span.end - 1) for i, span in enumerate(spans[:rows])]
-
-        q = ops.linear(h, self.q, self.q_bias).reshape(rows, self.heads, dim)
-        if self.q_norm is not None:
-            ops.rms_norm(q, self.q_norm, eps, out=q)
-        ops.rope(q, None, mode=self.mode, dims=self.rope_dims, tables=tables, out=q)
-        y = np.empty_like(q)
-        for span in spans:
-            keys, values = span.cache.layers[self.index].read(span.end)
-            ops.attention(q[span.slice], keys, values, scale=self.scale, window=self.window, out=y[span.slice])
-        h = ops.linear(y.reshape(rows, self.heads * dim), self.o, self.o_bias)
-        if self.post_attn_norm is not None:
-            ops.rms_norm(h, self.post_attn_norm, eps, out=h)
-        x = ops.add(x, h, out=x)
-
-        h = ops.rms_norm(x, self.ffn_norm, eps)
-        gate = ops.linear(h, self.gate, self.gate_bias)
-        up = ops.linear(h, self.up, self.up_bias)
-        h = ops.geglu(up, gate, approximate="quant", out=up) if self.gelu else ops.swiglu(up, gate, out=up)
-        h = ops.linear(h, self.down, self.down_bias)
-        if self.post_ffn_norm is not None:
-            ops.rms_norm(h, self.post_ffn_norm, eps, out=h)
-        return ops.add(x, h, out=x)
 
 
 class Model:

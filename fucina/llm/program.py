@@ -1,4 +1,4 @@
-"""The layers of a model as programs: the op-by-op forward pass of ``model.Layer``, recorded once and replayed.
+"""The layers of a model as programs: the op-by-op forward pass of ``layer.Layer``, recorded once and replayed.
 
 Three programs share one way of recording. ``whole`` takes tokens to logits, for tokens whose logits are all wanted: one
 step of generation, of one sequence or of several. A prompt wants them only at its end: ``front`` goes up to the keys and
