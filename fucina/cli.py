@@ -17,7 +17,7 @@ from . import __version__, get_num_threads, set_num_threads
 
 __all__ = ["main"]
 
-_OK, _BAD_INPUT, _INTERRUPTED, _READER_GONE = 0, 2, 130, 141  # the last two: 128 + the number of the signal
+_OK, _DIFFERENT, _BAD_INPUT, _INTERRUPTED, _READER_GONE = 0, 1, 2, 130, 141  # the last two: 128 + the number of the signal
 
 _SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _STORY, _QUESTION = "Once upon a time", "Explain in two sentences what a matrix is."  # when there is no prompt
@@ -26,8 +26,8 @@ _STORY, _QUESTION = "Once upon a time", "Explain in two sentences what a matrix 
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit status.
 
-    0 when it worked, 2 for wrong usage or input (one line on stderr), 130 after Ctrl-C, 141 when the reader of
-    the output went away.
+    0 when it worked, 1 when ``verify`` found a difference, 2 for wrong usage or input (one line on stderr), 130 after
+    Ctrl-C, 141 when the reader of the output went away.
     """
     _make_printable()
     args = _parser().parse_args(argv)
@@ -139,6 +139,15 @@ def quantize(args: argparse.Namespace) -> int:
     return _OK
 
 
+def verify(args: argparse.Namespace) -> int:
+    """``fucina verify``: whether the kernels give the bits of their specification here."""
+    from . import verification
+
+    report = verification.verify(args.threads, lambda line: print(line, file=sys.stderr, flush=True))
+    print(json.dumps(report) if args.json else verification.format_verification(report))
+    return _DIFFERENT if report["differences"] else _OK
+
+
 def inspect(args: argparse.Namespace) -> int:
     """``fucina inspect``: what is in a GGUF file."""
     from .inspection import describe, format_description
@@ -214,6 +223,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--allow-requantize", action="store_true", help="accept tensors that are quantized already; they lose twice")
     add("-t", "--threads", metavar="N", type=int, help="number of threads (default: see fucina info)")
     add("--json", action="store_true", help="print one JSON object at the end")
+
+    text = "Run all kernels and their specification here, and compare the bits: status 0 if they are the same, else 1."
+    p = verbs.add_parser("verify", help="prove the kernels correct on this machine", description=text)
+    p.set_defaults(verb=verify)
+    p.add_argument("-t", "--threads", metavar="N,…", type=_counts, default=[1, 2, 3],
+                   help="numbers of threads that the kernels run with (default: 1,2,3)")
+    p.add_argument("--json", action="store_true", help="print JSON")
 
     text = "Show metadata and tensors of a GGUF file."
     p = verbs.add_parser("inspect", help="show what is in a GGUF file", description=text)

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
     ("__main__",),
     ("cli",),
-    ("inspection", "models", "quantizer"),
+    ("inspection", "models", "quantizer", "verification"),
     ("__init__",),
     ("llm", "layers"),
     ("ops",),

@@ -1,0 +1,34 @@
+"""One engine's part of ``fucina verify``, as a process: all cases, for each number of threads in the arguments.
+
+A line of JSON for every result, ``[case, threads, digest]``.
+"""
+
+import hashlib
+import json
+import sys
+
+import numpy as np
+
+from fucina import set_num_threads
+
+from .cases import cases
+
+
+def digest(results) -> str:
+    """Of types, shapes and bits."""
+    h = hashlib.blake2b(digest_size=8)
+    for y in results:
+        h.update(f"{y.dtype.str}{y.shape}".encode())
+        h.update(np.ascontiguousarray(y).tobytes())
+    return h.hexdigest()
+
+
+def main(arguments: list[str]) -> None:
+    for name, compute in cases():
+        for threads in map(int, arguments):
+            set_num_threads(threads)
+            print(json.dumps([name, threads, digest(compute())]), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
