@@ -50,7 +50,7 @@ def cases(n: int = 7, formats=("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "
     result["rms_norm"] = Case(ops.rms_norm, x=x, weight=normal(n))
     result["softmax"] = Case(ops.softmax, x=x, mask=y)
     result["softmax of columns"] = Case(ops.softmax, {"axis": 0}, x=x, mask=y)
-    result["rope"] = Case(ops.rope, {"positions": np.arange(3)}, x=normal(3, n, 6))
+    result["rope"] = Case(ops.rope, {"positions": None, "tables": ops.rope_tables(np.arange(3), 3)}, x=normal(3, n, 6))
     result["linear"] = Case(ops.linear, x=normal(n, n), w=normal(n, n, seed=1), bias=normal(n))
     for name, dtype in (("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)):
         w = normal(n, 11, seed=1).astype(dtype)

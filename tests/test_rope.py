@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from decimal import Decimal, localcontext
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from references import SPECIAL, F, agree, close, guarded, layouts, normal, rope64, same
-from tolerances import ROPE
+from tolerances import ROPE, U
 
 from fucina import ops
 
@@ -85,6 +88,61 @@ def test_tables(mode):
     angles = np.outer([0, 3], [1, 0.5, 0.25, 0.125])
     same(cos, np.cos(angles).astype(F))
     same(sin, np.sin(angles).astype(F))
+
+
+def both_tables(*arguments, **options):
+    """Cosines and sines as one array, the same on all engines."""
+    return agree(lambda: np.stack(ops.rope_tables(*arguments, **options)))
+
+
+FAR = [0, 1, -7, 4095, 131071, 2**20, 1647099, -(2**31) + 1, 2**39 + 12345, 2**40 - 1, -(2**40) + 7]
+
+
+@pytest.mark.parametrize("theta", [1e4, 5e5, 1e6, 0.5])
+def test_tables_of_far_positions(theta):
+    """Half a unit of float32, and next to nothing of float64."""
+    pairs = 40
+    positions = [p if theta > 1 else p // 2 for p in FAR]
+    cos, sin = both_tables(positions, pairs, theta)
+    with localcontext(prec=60):
+        freq = [float((Decimal(theta).ln() * -i / pairs).exp()) for i in range(pairs)]
+    angles = np.array(positions, np.float64)[:, None] * freq
+    for table, function in ((cos, math.cos), (sin, math.sin)):
+        exact = np.vectorize(function)(angles)
+        assert (np.abs(table - exact) <= 0.5 * np.spacing(np.abs(table)) + 2.0**-51).all()
+    assert (np.abs(cos.astype(float) ** 2 + sin.astype(float) ** 2 - 1) < 4 * U).all()
+
+
+def test_tables_near_quarter_turns():
+    """Where little is left of an angle, every bit of it is right."""
+    for k in (1, 2, 3, 5, 1000, 333333, 2**20 + 1, 10**9 + 1):
+        angle = k * math.pi / 2
+        cos, sin = both_tables(np.array([angle, np.nextafter(angle, 0), np.nextafter(angle, 1e30)]), 1)
+        for table, function in ((cos, math.cos), (sin, math.sin)):
+            for x, got in zip((angle, np.nextafter(angle, 0), np.nextafter(angle, 1e30)), table[:, 0]):
+                assert abs(got - function(x)) <= 2.0**-24 * abs(function(x)) + 2.0**-60
+
+
+@given(st.lists(st.floats(-(2.0**39), 2.0**39), min_size=1, max_size=9), st.integers(1, 5), st.floats(0.01, 2))
+def test_tables_of_any_angle(positions, pairs, freq_scale):
+    cos, sin = both_tables(positions, pairs, 100.0, freq_scale)
+    freq = freq_scale * np.array([100.0 ** (-i / pairs) for i in range(pairs)])
+    slack = 2.0**-50 * (1 + 8 * np.abs(positions).max())     # of the frequencies
+    for table, exact in ((cos, np.cos(np.outer(positions, freq))), (sin, np.sin(np.outer(positions, freq)))):
+        assert (np.abs(table - exact) <= 2.0**-24 + slack).all()
+
+
+def test_tables_have_limits():
+    for positions in ([2**40], [0, -(2**41)], [2**62]):
+        with pytest.raises(ValueError, match=r"angles must stay below 2\^40, got"):
+            ops.rope_tables(positions, 4)
+    with pytest.raises(ValueError, match=r"angles must stay below 2\^40"):
+        ops.rope(normal(1, 1, 8), [2**41])
+    for theta in (0, -1, np.inf):
+        with pytest.raises(ValueError, match="theta must be a finite number above 0"):
+            ops.rope_tables([1], 4, theta)
+    assert ops.rope_tables([], 4)[0].shape == (0, 4)
+    assert ops.rope_tables([1, 2], 0)[1].shape == (2, 0)
 
 
 @modes

@@ -6,7 +6,14 @@ x is [seq, heads, d]. In ``half`` mode feature i pairs with i + pairs, in ``inte
 features from 2 * pairs on are copied. Cosines and sines come as tables [seq, pairs], shared by the heads, so both
 identities of the library rotate by the same numbers. In a program the tables are of all positions, and the rows look
 theirs up. Threads get whole positions. In place is allowed.
+
+The tables themselves are made of additions and multiplications in f64, one rounding each, so that they are the same bits
+with every C library and processor: sines of libraries are not. An angle loses k quarter turns, pi/2 being the sum of three
+numbers of which the first two have 33 bits: with the multiples of 2^20 in k taken apart, products and differences are exact
+as long as k < 2^40. What is left, at most pi/4, meets Taylor's series: the next terms are below 2^-54.
 """
+
+from libc.math cimport rint
 
 from simd cimport fu_fma
 from span cimport Span, position_of, span_of
@@ -20,6 +27,68 @@ cdef struct Args:
     Py_ssize_t seq, heads, d, pairs
     int interleaved
     const Span* spans       # of a program, or NULL: row s of the tables belongs to row s
+
+
+cdef enum:
+    SINE = 7            # terms after the first
+    COSINE = 8
+
+cdef struct TableArgs:
+    const double* positions
+    const double* freq
+    float* cos
+    float* sin
+    Py_ssize_t count, pairs
+    double[SINE] sine           # (-1)^j / (2j + 1)!, the last one first
+    double[COSINE] cosine       # (-1)^j / (2j)!
+
+
+cdef inline void rotation(const TableArgs* a, double angle, float* c, float* s) noexcept nogil:
+    """Cosine and sine of one angle."""
+    cdef double k = rint(angle * 0.6366197723675814)
+    cdef double much = rint(k * 9.5367431640625e-07) * 1048576.0
+    cdef double few = k - much
+    cdef double r = angle - much * 1.5707963267341256 - few * 1.5707963267341256
+    cdef double r2, p = a.sine[0], q = a.cosine[0]
+    cdef int j, quarter = <int> (<long long> k & 3)
+    r = r - much * 6.077100506303966e-11 - few * 6.077100506303966e-11 - k * 2.0222662487959506e-21
+    r2 = r * r
+    for j in range(1, SINE):
+        p = p * r2 + a.sine[j]
+    for j in range(1, COSINE):
+        q = q * r2 + a.cosine[j]
+    p = r + r * (r2 * p)
+    q = 1 + r2 * q
+    if quarter & 1:
+        p, q = q, -p
+    if quarter & 2:
+        p, q = -p, -q
+    c[0], s[0] = <float> q, <float> p
+
+
+cdef void tables(const TableArgs* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:
+    cdef Py_ssize_t t, i
+    for t in range(share_start(a.count, ith, nth), share_start(a.count, ith + 1, nth)):
+        for i in range(a.pairs):
+            rotation(a, a.positions[t] * a.freq[i], a.cos + t * a.pairs + i, a.sin + t * a.pairs + i)
+
+
+def rope_tables_into_unchecked(const double[::1] positions, const double[::1] freq, float[:, ::1] cos,
+                               float[:, ::1] sin, Py_ssize_t nth):
+    """Cosines and sines of ``positions[t] * freq[i]``, all below 2^40, to ``cos`` and ``sin`` [positions, pairs]."""
+    cdef TableArgs a
+    cdef double factorial = 1
+    cdef int j
+    a.positions, a.freq, a.cos, a.sin = &positions[0], &freq[0], &cos[0, 0], &sin[0, 0]
+    a.count, a.pairs = positions.shape[0], freq.shape[0]
+    for j in range(1, 9):
+        factorial *= 2 * j - 1
+        factorial *= 2 * j
+        a.cosine[COSINE - j] = (-1.0 if j & 1 else 1.0) / factorial
+        if j <= SINE:
+            a.sine[SINE - j] = (-1.0 if j & 1 else 1.0) / (factorial * (2 * j + 1))
+    with nogil:
+        run_team(<core_t> tables, &a, min(a.count, 4 * nth), nth)
 
 
 cdef void rope(const Args* a, Py_ssize_t ith, Py_ssize_t nth) noexcept nogil:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
 from functools import lru_cache
 
 import numpy as np
@@ -13,12 +14,20 @@ from fucina.runtime.threads import enter, leave
 from . import _check
 
 GATE = tuning.value("FUCINA_GATE_ROWS")
+# Angles that the tables are made for.
+_FAR = 2.0**40
 
 
 @lru_cache(maxsize=64)
 def _frequencies(pairs: int, theta: float, freq_scale: float) -> np.ndarray:
-    """Angle per position of every pair: ``freq_scale * theta^(-i / pairs)`` in float64."""
-    return freq_scale * theta ** (-np.arange(pairs) / pairs)
+    """Angle per position of every pair: ``freq_scale * theta^(-i / pairs)`` in float64.
+
+    The power is rounded once, from many decimals: those of C libraries and of NumPy differ from processor to processor.
+    """
+    with localcontext(prec=40):
+        base = Decimal(theta).ln()
+        powers = [float((base * -i / pairs).exp()) for i in range(pairs)]
+    return freq_scale * np.array(powers)
 
 
 def rope_tables(positions, pairs: int, theta: float = 1e4, freq_scale: float = 1.0, freq_factors=None):
@@ -34,13 +43,28 @@ def rope_tables(positions, pairs: int, theta: float = 1e4, freq_scale: float = 1
     Returns
     -------
     cos, sin : ndarray of float32, shape (seq, pairs)
-        Computed in float64 and rounded once.
+        Computed in float64, within 2^-51, and rounded once; the same bits with every C library and processor.
+
+    Raises
+    ------
+    ValueError
+        If an angle is 2^40 or more.
     """
-    freq = _frequencies(pairs, theta, freq_scale)
+    freq = _frequencies(pairs, _check.positive(theta, "theta"), _check.positive(freq_scale, "freq_scale"))
     if freq_factors is not None:
         freq = freq / np.asarray(freq_factors, np.float64)
-    angle = np.asarray(positions, np.float64)[:, None] * freq
-    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
+    positions = np.ascontiguousarray(positions, np.float64)
+    cos, sin = np.empty((2, len(positions), pairs), np.float32)
+    if cos.size:
+        farthest = np.abs(positions).max() * freq.max()
+        if not farthest < _FAR:
+            raise ValueError(f"angles must stay below 2^40, got {farthest:g}")
+        nth = enter(cos.size, GATE)
+        try:
+            kernel("rope").rope_tables_into_unchecked(positions, freq, cos, sin, nth)
+        finally:
+            leave(nth)
+    return cos, sin
 
 
 def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | None = None, freq_scale: float = 1.0,
