@@ -227,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "Run all kernels and their specification here, and compare the bits: status 0 if they are the same, else 1."
     p = verbs.add_parser("verify", help="prove the kernels correct on this machine", description=text)
     p.set_defaults(verb=verify)
-    p.add_argument("-t", "--threads", metavar="N,…", type=_counts, default=[1, 2, 3],
+    p.add_argument("-t", "--threads", metavar="N,…", type=lambda text: _counts(text, zero=True), default=[1, 2, 3],
                    help="numbers of threads that the kernels run with (default: 1,2,3)")
     p.add_argument("--json", action="store_true", help="print JSON")
 

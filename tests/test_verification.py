@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from references import PRODUCTS
 
 from fucina import cli, ops, verification
@@ -95,6 +96,26 @@ def test_a_process_that_ends_early_is_a_difference(monkeypatch):
 
     report = judged(monkeypatch, change)
     assert report["differences"] == ["it ended"]
+
+
+def test_without_threads_nothing_would_be_compared(capsys):
+    for threads in ("0", "2,0", "1,-1"):
+        assert cli.main(["verify", f"-t={threads}"]) == 2
+        assert "threads must be one or more numbers of at least 1" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="at least 1, got none"):
+        verification.verify(())
+
+
+def test_without_a_variant_there_is_nothing_to_verify(monkeypatch):
+    monkeypatch.setattr(isa, "runnable_variants", lambda: ())
+    isa._choose.cache_clear()
+    isa.variant.cache_clear()
+    try:
+        with pytest.raises(ImportError, match="no kernel variant of fucina"):
+            verification.verify()
+    finally:
+        isa._choose.cache_clear()
+        isa.variant.cache_clear()
 
 
 def test_a_real_process_that_fails():

@@ -41,9 +41,20 @@ def verify(threads=THREADS, show=None) -> dict:
     dict
         ``engines``, ``threads``, ``families`` (name -> number of cases), ``results`` (how many were compared),
         ``seconds`` and ``differences``: a list of sentences, empty if everything has the same bits.
+
+    Raises
+    ------
+    ValueError
+        If ``threads`` holds anything but numbers of at least 1, or nothing.
+    ImportError
+        If no variant was built that can run here.
     """
     started = time.perf_counter()
+    if not threads or min(threads) < 1:
+        raise ValueError(f"threads must be one or more numbers of at least 1, got {', '.join(map(str, threads)) or 'none'}")
     engines = (SPECIFICATION, *isa.runnable_variants())
+    if len(engines) == 1:
+        isa.variant()       # which says what is missing
     with ThreadPoolExecutor(2) as pool:
         runs = list(pool.map(lambda engine: _run(engine, threads, show), engines))
     known = recorded()
