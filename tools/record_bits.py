@@ -7,8 +7,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from fucina.verification.__main__ import digest  # noqa: E402
-from fucina.verification.cases import cases  # noqa: E402
+from fucina.verification.cases import cases, digest  # noqa: E402
 
 if __name__ == "__main__":
     bits = {name: digest(compute()) for name, compute in cases()}

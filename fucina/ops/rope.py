@@ -110,7 +110,6 @@ def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | No
         positions = np.asarray(positions)
         if positions.shape != (seq,) or seq and positions.dtype.kind not in "iu":
             raise ValueError(f"positions must be {seq} integers, got {_check.describe(positions)}")
-        theta, freq_scale = _check.positive(theta, "theta"), _check.positive(freq_scale, "freq_scale")
         if freq_factors is not None:
             freq_factors = np.asarray(freq_factors)
             if freq_factors.shape != (pairs,):

@@ -3,24 +3,12 @@
 A line of JSON for every result, ``[case, threads, digest]``.
 """
 
-import hashlib
 import json
 import sys
 
-import numpy as np
-
 from fucina import set_num_threads
 
-from .cases import cases
-
-
-def digest(results) -> str:
-    """Of types, shapes and bits."""
-    h = hashlib.blake2b(digest_size=8)
-    for y in results:
-        h.update(f"{y.dtype.str}{y.shape}".encode())
-        h.update(np.ascontiguousarray(y).tobytes())
-    return h.hexdigest()
+from .cases import cases, digest
 
 
 def main(arguments: list[str]) -> None:

@@ -5,8 +5,10 @@ Inputs are the same numbers on every machine: they come from the raw stream of a
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 
@@ -14,7 +16,7 @@ from fucina import ops
 from fucina.formats import FORMATS, QTensor
 from fucina.ops import elementwise
 
-__all__ = ["cases"]
+__all__ = ["cases", "digest"]
 
 # Rows and columns: one, less than a vector or a tile, one more than that. Panels of 8 rows enough for every route.
 _ROWS = (1, 2, 5, 17)
@@ -37,10 +39,25 @@ def integers(seed: int, below: int, *shape: int) -> np.ndarray:
     return (np.random.PCG64(seed).random_raw(int(np.prod(shape))) % np.uint64(below)).astype(np.int64).reshape(shape)
 
 
-def weights(name: str, n: int, k: int = _DEPTH) -> QTensor:
+def weights(name: str, n: int) -> QTensor:
     """A matrix in a block format, of a few rows that repeat."""
-    few = ops.quantize(numbers(7, 5, k) * np.float32(0.03125), name, imatrix=np.abs(numbers(8, k)))
-    return QTensor(few.data[np.arange(n) % 5], name, (n, k), scale=few.scale)
+    few = _few_rows(name)
+    return QTensor(few.data[np.arange(n) % 5], name, (n, _DEPTH), scale=few.scale)
+
+
+@cache
+def _few_rows(name: str) -> QTensor:
+    """Encoding is the slowest part in plain Python, and every product of a format needs it."""
+    return ops.quantize(numbers(7, 5, _DEPTH) * np.float32(0.03125), name, imatrix=np.abs(numbers(8, _DEPTH)))
+
+
+def digest(results) -> str:
+    """Of types, shapes and bits."""
+    h = hashlib.blake2b(digest_size=8)
+    for y in results:
+        h.update(f"{y.dtype.str}{y.shape}".encode())
+        h.update(np.ascontiguousarray(y).tobytes())
+    return h.hexdigest()
 
 
 def cases() -> Iterator[tuple[str, Callable[[], Iterator[np.ndarray]]]]:
@@ -143,9 +160,9 @@ def _attention(kind: str) -> Iterator[np.ndarray]:
 
 def _kv_store() -> Iterator[np.ndarray]:
     x = numbers(1, 3, 64)
-    for cache in (np.zeros((3, 64), np.float32), np.zeros((3, 64), np.float16), np.zeros((3, 68), np.uint8)):
-        ops.kv_store(x, cache)
-        yield cache
+    for cells in (np.zeros((3, 64), np.float32), np.zeros((3, 64), np.float16), np.zeros((3, 68), np.uint8)):
+        ops.kv_store(x, cells)
+        yield cells
 
 
 def _moe() -> Iterator[np.ndarray]:
