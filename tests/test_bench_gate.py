@@ -113,6 +113,9 @@ def play(tmp_path, monkeypatch):
         ([2, 3], [1, 1], {"allow_noisy": True}, "PASS", 2.5),
         ([2, 3], [1, 1], {"max_cv": 0.5}, "PASS", 2.5),
         ([1, 1, 100], [1, 1, 1], {"allow_noisy": True}, "PASS", 1),
+        ([2, 2], [1], {}, "NOISY", 2),  # nobody knows how much one sample varies
+        ([2], [1, 1], {}, "NOISY", 2),
+        ([2], [1], {"allow_noisy": True}, "PASS", 2),
         ([], [1], {}, "MISSING", None),
         ([1], [], {}, "MISSING", None),
     ],
@@ -133,7 +136,7 @@ def test_the_worst_verdict_counts_and_each_has_its_status():
 
 
 def test_coefficient_of_variation():
-    assert verdicts.cv([5]) == 0 and verdicts.cv([3, 3, 3]) == 0
+    assert verdicts.cv([5]) is None and verdicts.cv([]) is None and verdicts.cv([3, 3, 3]) == 0
     assert verdicts.cv([1, 3]) == pytest.approx(2**0.5 / 2)  # the standard deviation of a sample
 
 
@@ -231,6 +234,12 @@ def test_fail(play):
 def test_noisy_is_no_result_whichever_way_it_points(play):
     assert play("-p", "8", "-n", "0", ours=1000.0, spread=0.5) == 3
     assert "Geometric mean" not in (play.folder / "SUMMARY.md").read_text()
+
+
+def test_one_sample_is_no_result(play):
+    assert play("-p", "8", "-n", "0", "-r", "1", "--single-order", ours=1000.0) == 3
+    assert "| one sample / one sample | NOISY |" in (play.folder / "SUMMARY.md").read_text()
+    assert play("-p", "8", "-n", "0", "-r", "1", ours=1000.0) == 0  # two orders are two samples
 
 
 def test_noise_can_be_allowed(play):

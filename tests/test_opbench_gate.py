@@ -102,6 +102,12 @@ def test_a_noisy_recording_says_so(gate, capsys):
     assert gate("record") == 3 and "NOISY: a" in capsys.readouterr().out
 
 
+def test_one_process_cannot_tell(gate, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        gate("record", "--processes", "1")
+    assert "--processes must be at least 2" in capsys.readouterr().err
+
+
 def test_a_part_can_be_recorded_anew(gate):
     gate.record(a=1.0, b=2.0)
     gate.answers[:] = [{"a": 3.0, "b": 9.0}] * 3

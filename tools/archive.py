@@ -248,11 +248,17 @@ def summary(meta: dict, results: list[dict]) -> str:
 
 def _row(r: dict) -> str:
     ours, theirs = r["ours"], r["theirs"]
-    variation = " / ".join("" if side["cv"] is None else f"{side['cv']:.1%}" for side in (ours, theirs))
+    variation = " / ".join(map(_variation, (ours, theirs)))
     return (
         f"| {r['test']} | {_cell(ours['median'])} | {_cell(theirs['median'])} | {_cell(r['ratio'])} "
         f"| {r['min_ratio']:g} | {variation} | {r['verdict']} |"
     )
+
+
+def _variation(side: dict) -> str:
+    if side["cv"] is not None:
+        return f"{side['cv']:.1%}"
+    return "one sample" if side["samples"] else ""
 
 
 def _cell(value) -> str:

@@ -4,8 +4,9 @@
 
 Each cell (model, test) is measured in processes of their own, one at a time, in both orders: fucina then llama.cpp,
 llama.cpp then fucina. Medians over all samples of a side are compared. A side whose coefficient of variation exceeds
-8 % makes the cell NOISY, which is not a result. llama.cpp first shows which of its settings (flash attention, threads)
-is best for the model and kind of test, and runs with that.
+8 % makes the cell NOISY, which is not a result; so does a single sample, which cannot show how much it varies.
+llama.cpp first shows which of its settings (flash attention, threads) is best for the model and kind of test, and runs
+with that.
 
 Exit status: 0 PASS, 1 FAIL (a ratio under --min-ratio), 3 NOISY, 4 MISSING (a side could not be measured), 2 wrong
 usage or aborted; of several cells, FAIL counts before MISSING before NOISY. Raw output, the exact commands, SUMMARY.md,
@@ -164,7 +165,7 @@ class Gate:
 
 
 def _side_result(samples) -> dict:
-    return {"median": archive.median(samples), "cv": cv(samples) if samples else None, "samples": samples}
+    return {"median": archive.median(samples), "cv": cv(samples), "samples": samples}
 
 
 def _sides(args):

@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import archive
-from verdicts import ABORTED, EXIT, cv, overall
+from verdicts import ABORTED, EXIT, cv, noisy, overall
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tools" / "opbench.py"
@@ -60,7 +60,7 @@ def judge(seconds: list[float], baseline: float | None, tolerance: float, max_cv
     """PASS, FAIL, NOISY or MISSING for one operation."""
     if baseline is None:
         return "MISSING"
-    if cv(seconds) > max_cv:
+    if noisy(seconds, max_cv):
         return "NOISY"
     return "FAIL" if statistics.median(seconds) > baseline * (1 + tolerance) else "PASS"
 
@@ -72,12 +72,12 @@ def record(args) -> int:
     kept = old["seconds"] if old["host"] == here else {}
     samples = sample(args, args.only)
     medians = {name: statistics.median(seconds) for name, seconds in samples.items()}
-    noisy = [name for name, seconds in samples.items() if cv(seconds) > args.max_cv / 100]
+    unsure = [name for name, seconds in samples.items() if noisy(seconds, args.max_cv / 100)]
     document = {"host": here, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "seconds": kept | medians}
     args.baseline.parent.mkdir(parents=True, exist_ok=True)
     args.baseline.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    print(f"{args.baseline}: {len(medians)} operations" + (f"; NOISY: {', '.join(noisy)}" if noisy else ""))
-    return EXIT["NOISY"] if noisy else 0
+    print(f"{args.baseline}: {len(medians)} operations" + (f"; NOISY: {', '.join(unsure)}" if unsure else ""))
+    return EXIT["NOISY"] if unsure else 0
 
 
 def check(args) -> int:
@@ -127,8 +127,8 @@ def main(argv: list[str] | None = None) -> int:
     add("--max-cv", type=float, default=12.0, help="percent of variation from which it is NOISY (default: 12)")
     add("--cooldown", type=float, default=30.0, help="seconds before slow ones are measured again (default: 30)")
     args = parser.parse_args(argv)
-    if args.processes < 1:
-        parser.error("--processes must be at least 1")
+    if args.processes < 2:
+        parser.error("--processes must be at least 2: one does not show how much it varies")
     try:
         return record(args) if args.verb == "record" else check(args)
     except KeyboardInterrupt:

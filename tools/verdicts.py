@@ -9,9 +9,15 @@ EXIT = {"FAIL": 1, "MISSING": 4, "NOISY": 3, "PASS": 0}
 ABORTED = 2
 
 
-def cv(samples) -> float:
-    """Coefficient of variation: standard deviation of a sample / mean; 0 for fewer than two samples."""
-    return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else 0.0
+def cv(samples) -> float | None:
+    """Coefficient of variation: standard deviation of a sample / mean; None of fewer than two samples."""
+    return statistics.stdev(samples) / statistics.fmean(samples) if len(samples) > 1 else None
+
+
+def noisy(samples, max_cv: float) -> bool:
+    """Whether samples vary by more than ``max_cv``, or are too few to show how much they vary."""
+    variation = cv(samples)
+    return variation is None or variation > max_cv
 
 
 def judge(ours, theirs, min_ratio: float = 1.0, max_cv: float = 0.08, allow_noisy: bool = False):
@@ -24,7 +30,7 @@ def judge(ours, theirs, min_ratio: float = 1.0, max_cv: float = 0.08, allow_nois
     min_ratio : float
         Least ratio of the medians that passes.
     max_cv : float
-        A side that varies by more makes the comparison worthless, whichever way it points.
+        A side that varies by more makes the comparison worthless, whichever way it points; so does a single sample.
     allow_noisy : bool
         Judge noisy samples all the same.
 
@@ -36,7 +42,7 @@ def judge(ours, theirs, min_ratio: float = 1.0, max_cv: float = 0.08, allow_nois
     if not ours or not theirs:
         return "MISSING", None
     ratio = statistics.median(ours) / statistics.median(theirs)
-    if max(cv(ours), cv(theirs)) > max_cv and not allow_noisy:
+    if (noisy(ours, max_cv) or noisy(theirs, max_cv)) and not allow_noisy:
         return "NOISY", ratio
     return ("PASS" if ratio >= min_ratio else "FAIL"), ratio
 
