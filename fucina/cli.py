@@ -38,12 +38,15 @@ def main(argv: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Python flushes stdout once more at exit; let that go nowhere.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _READER_GONE
     except (ValueError, TypeError, OSError, ImportError, MemoryError) as error:
-        print(f"fucina: error: {_one_line(error)}", file=sys.stderr)
+        with contextlib.suppress(OSError):
+            print(f"fucina: error: {_one_line(error)}", file=sys.stderr)
+        try:
+            sys.stdout.flush()
+        except OSError:  # a full disk, for one
+            _drop_output()
         return _BAD_INPUT
 
 
@@ -54,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     from . import llm, models
     from .runtime import isa
 
-    path = args.model or str(models.fetch())
+    path = str(models.fetch()) if args.model is None else args.model
     model = llm.load(path)
     chat = args.chat or args.system is not None
     text = args.prompt if args.prompt is not None else _QUESTION if chat else _STORY
@@ -260,10 +263,19 @@ def _one_line(error: Exception) -> str:
 
 
 def _make_printable() -> None:
-    """Text that the terminal's encoding lacks is replaced, not an error."""
+    """Text that the terminal's encoding lacks is replaced, not an error; where a stream is closed, it goes nowhere."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+
+
+def _drop_output() -> None:
+    """Python flushes stdout once more at exit; let that go nowhere."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager

@@ -217,6 +217,45 @@ def test_a_cache_that_others_touch(model):
     assert two.finish_reason in ("length", "stop")
 
 
+def test_a_sequence_whose_logits_are_no_numbers_leaves(model):
+    expected = {first: list(model.generate_tokens([first], max_tokens=5)) for first in (1, 3)}
+    batch = llm.Batch(model)
+    one, two, three = (batch.add([first], max_tokens=5, cache=model.new_cache()) for first in (1, 2, 3))
+    batch.step()
+    row = model.batch_logits
+    try:
+        def spoiled(parts):
+            logits = row(parts)
+            logits[1] = np.nan
+            return logits
+
+        model.batch_logits = spoiled
+        with pytest.raises(ValueError, match="logits"):
+            batch.step()
+    finally:
+        del model.batch_logits
+    assert two.finish_reason == "removed" and len(two.tokens) == 1
+    while batch:
+        batch.step()
+    assert [one.tokens, three.tokens] == [expected[1], expected[3]]
+
+
+def test_an_interrupt_while_a_program_gets_another_number_of_rows(model, monkeypatch):
+    parts = lambda n, first=1: [([first + i], model.new_cache()) for i in range(n)]
+    expected = model.batch_logits(parts(7))
+    model.batch_logits(parts(7, 20))  # other numbers in the buffers
+    where = np.where
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "where", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.batch_logits(parts(5))
+    monkeypatch.setattr(np, "where", where)
+    assert (model.batch_logits(parts(7)) == expected).all()
+
+
 def test_numbers_of_tokens(model):
     batch = llm.Batch(model)
     for wrong, error in ((-5, ValueError), (2.5, TypeError), ("a", TypeError), (float("nan"), TypeError)):

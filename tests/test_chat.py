@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tracemalloc
 
 import pytest
 
@@ -35,6 +36,11 @@ def test_chatml():
         ("  {% if true %}\n  a\n  {% endif %}\nb", "  a\nb"),
         ("{{ {'a': 'é<', 'b': [1, none]} | tojson }}", '{"a": "é<", "b": [1, null]}'),
         ("{{ [1] | tojson(indent=2) }}", "[\n  1\n]"),
+        ("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}", '{"a":[1,2]}'),
+        ("{{ '{}-{:>3}'.format(1, 2) }} {{ '%s-%d' | format('a', 1) }} {{ 'a-b' | replace(old='-', new='+') }}",
+         "1-  2 a-1 a+b"),
+        ("{{ {'a': 1, 'b': 2}.keys() | join('/') }} {{ [3, 0, 4] | select | join('/') }} {{ ','.join(['a', 'b']) }}",
+         "a/b 3/4 a,b"),
         ("{{ strftime_now('%Y') | length }}", "4"),
         ("{% for i in range(9) %}{% if i == 2 %}{% continue %}{% endif %}{% if i > 3 %}{% break %}{% endif %}"
          "{{ i }}{% endfor %}", "013"),
@@ -107,6 +113,7 @@ NESTED = "{% for a in range(9999) %}{% for b in range(9999) %}"
 ENDS = "{% endfor %}{% endfor %}"
 DOUBLE = "{% set ns = namespace(l=['x'], m=['x']) %}{% for i in range(60) %}"
 BIG = "{% set big = 'y' * 4000000 %}"
+LONG = "{% set long = 'y' * 200000 %}"
 
 
 @pytest.mark.parametrize(
@@ -129,6 +136,18 @@ BIG = "{% set big = 'y' * 4000000 %}"
         BIG + "{{ big.join(['a'] * 99999) }}", BIG + "{{ (['a'] * 99999) | join(big) }}",
         BIG + "{{ [big] * 99999 }}", BIG + "{{ ([big] * 99) | tojson }}", BIG + "{{ big ~ big ~ big }}",
         BIG + "{% for i in range(9999) %}{{ 'x' if big[::-1] == 'z' }}{% endfor %}",
+        "{{ 'a'.encode() * 10 ** 9 }}", "{{ (9).to_bytes(9) * 10 ** 9 }}", "{{ ('a' | attr('encode'))() * 10 ** 9 }}",
+        "{{ '{:{}}'.format('a', '300000000') }}", "{{ '{0:{1[0]}}'.format('a', [300000000]) }}",
+        "{{ '{a:{b}}'.format_map({'a': 1, 'b': '300000000'}) }}",
+        LONG + "{{ ('{0}' * 9999).format(long) }}", LONG + "{{ ('%(a)s' * 9999) % {'a': long} }}",
+        LONG + "{{ ('%(a)s' * 9999) | format(a=long) }}", LONG + "{{ range(9999) | select | join(long) }}",
+        LONG + "{{ long.join(range(9999) | map('string')) }}", LONG + "{{ dict(range(9998) | batch(2)).keys() | join(long) }}",
+        "{{ ('a\n' * 80000) | indent('x' * 3000) }}", "{{ ([0] * 80000) | tojson(indent='x' * 3000) }}",
+        "{{ ([0] * 80000) | tojson(separators=['x' * 3000, ':']) }}",
+        "{{ ('a' * 80000) | replace(new='x' * 3000, old='a') }}",
+        "{{ ('a' * 80000).translate({97: 'x' * 3000}) }}",
+        "{% set ns = namespace(l=[]) %}{% for i in range(500) %}{% set ns.l = [ns.l] %}{% endfor %}"
+        "{{ ns.l | tojson(indent=9999) }}",
         DOUBLE + "{% set ns.l = ns.l ~ ns.l %}{% endfor %}{{ ns.l }}",
         DOUBLE + "{% set ns.l = ns.l + ns.l %}{% endfor %}{{ ns.l }}",
         DOUBLE + "{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
@@ -138,8 +157,13 @@ BIG = "{% set big = 'y' * 4000000 %}"
 )  # fmt: skip
 def test_hostile_templates_are_stopped(source, monkeypatch):
     monkeypatch.setattr(sandbox, "MAX_STEPS", 100_000)  # a tenth of the patience, for the sake of the test's time
-    with pytest.raises(ValueError, match="template|No filter"):
-        ChatTemplate(source).render(HELLO)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="template|No filter"):
+            ChatTemplate(source).render(HELLO)
+        assert tracemalloc.get_traced_memory()[1] < 150_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_single_value_is_bounded():

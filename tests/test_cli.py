@@ -371,6 +371,25 @@ def test_a_reader_that_goes_away_is_no_error(start_isolated, verb):
     assert process.returncode == 141 and err == ""
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX descriptors")
+def test_closed_streams_are_no_error(start_isolated):
+    code = f"import sys; from fucina.cli import main; sys.exit(main(['inspect', {TINY!r}]))"
+    process = start_isolated(["-c", code], preexec_fn=lambda: os.close(1), stderr=subprocess.PIPE, text=True)
+    assert process.communicate(timeout=20)[1] == "" and process.returncode == 0
+    code = played(["run", "m.gguf", "--json"])
+    process = start_isolated(["-c", code], preexec_fn=lambda: os.close(2), stdout=subprocess.PIPE, text=True)
+    assert json.loads(process.communicate(timeout=20)[0])["text"] == "ab" and process.returncode == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
+def test_a_full_disk(start_isolated):
+    code = f"import sys; from fucina.cli import main; sys.exit(main(['inspect', {TINY!r}]))"
+    with open("/dev/full", "w") as full:
+        process = start_isolated(["-c", code], stdout=full, stderr=subprocess.PIPE, text=True)
+        err = process.communicate(timeout=20)[1]
+    assert process.returncode == 2 and re.fullmatch(r"fucina: error: .*No space left.*\n", err), err
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
 @pytest.mark.parametrize(("seconds", "bar"), [(1.6, True), (0.0, False)])
 def test_progress_of_a_long_prompt_on_a_terminal(start_isolated, seconds, bar):
@@ -407,6 +426,11 @@ def test_a_whole_run_is_the_same_on_every_path(command, text_model):
     assert data[0]["generated_tokens"] == 5 and data[0]["prompt_tokens"] == 2  # "t" and "he"
     assert [d["backend"] for d in data] == ["native", "native", "scalar", "native"]
     assert data[1]["variant"] == "generic" and data[3]["threads"] in (1, 3)
+
+
+def test_an_empty_name_is_no_model(command):
+    done = command("run", "", "-p", "x")
+    assert done.returncode == 2 and "No such file" in done.stderr
 
 
 def test_without_a_model_the_demo_model_is_fetched(run_isolated):

@@ -454,6 +454,15 @@ def test_foreign_caches(llama):
             call([1], [])
     with pytest.raises(ValueError, match="cannot keep 1 of 0"):
         llama.new_cache().truncate(1)
+    with pytest.raises(TypeError, match="integer"):
+        llama.new_cache().truncate(0.0)
+
+
+def test_what_does_not_fit_the_context_is_refused_before_there_is_room_for_its_logits(llama, monkeypatch):
+    cache = llama.new_cache()
+    monkeypatch.setattr(np, "empty", None)
+    with pytest.raises(ValueError, match="do not fit the context"):
+        llama.logits([0] * 100_000, cache)
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------
@@ -560,6 +569,50 @@ def test_generation_can_be_left_and_continued(writer):
     assert list(rest) == whole[4:]
 
 
+@pytest.mark.parametrize("program", [True, False])
+def test_an_interrupt_while_choosing_leaves_the_tokens_but_the_last_in_the_cache(writer, program, monkeypatch):
+    if not program:
+        writer._programs = None
+    whole = list(writer.generate_tokens([7, 8, 9], 10))
+    generation = writer.generate_tokens([7, 8, 9], 10)
+    first = [next(generation) for _ in range(4)]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+
+        def interrupted(self, *args):
+            raise KeyboardInterrupt
+
+        patch.setattr(llm.Sampler, "sample", interrupted)
+        next(generation)
+    assert len(generation.cache) == 3 + 3
+    assert list(writer.generate_tokens(first[-1:], 6, cache=generation.cache)) == whole[4:]
+
+
+def test_a_text_that_goes_on_has_no_bos_in_its_middle(text_model, tmp_path):
+    metadata = {"tokenizer.ggml.bos_token_id": 250, "tokenizer.ggml.add_bos_token": True,
+                "tokenizer.ggml.eos_token_id": 251, "tokenizer.ggml.add_eos_token": True}  # fmt: skip
+    with llm.load(with_text(tmp_path / "bos.gguf", text_model, metadata)) as model:
+        assert model.tokenize("ab")[0] == 250 and model.tokenize("ab")[-1] == 251
+        cache = model.new_cache()
+        assert model.generate("ab", 1, cache=cache).stats.prompt_tokens == 3  # BOS, and no EOS to go on after
+        model.next_logits([250, 1], cache)
+        assert model.generate("ab", 1, cache=cache).stats.prompt_tokens == 2
+        assert model.generate("ab", 1).stats.prompt_tokens == 3
+
+
+def test_batches_give_the_text_that_goes_on(writer, monkeypatch):
+    # As with vocabularies of SentencePiece: the first word after BOS has no space in front, others have.
+    monkeypatch.setattr(writer.tokenizer, "add_space_prefix", True)
+    monkeypatch.setattr(writer.tokenizer, "bos_id", 0)
+    monkeypatch.setattr(writer.tokenizer, "_types", [3, *writer.tokenizer._types[1:]])
+    monkeypatch.setattr(writer.tokenizer, "token_bytes", lambda token: b" %d" % token)
+    batch = llm.Batch(writer)
+    sequences = [batch.add(prompt, max_tokens=9) for prompt in ("abc", "he")]
+    while batch:
+        batch.step()
+    for sequence, prompt in zip(sequences, ("abc", "he")):
+        assert sequence.text == "".join(writer.generate(prompt, 9)) and sequence.text[0] == " "
+
+
 def test_stats(writer):
     generation = writer.generate("abcdef", 5)
     stats = generation.stats
@@ -631,25 +684,31 @@ def test_chat_is_generation_after_the_template(writer):
         writer.chat("hello")
 
 
-def test_chat_parses_special_tokens_and_adds_bos_once(text_model, tmp_path):
+def with_text(path: Path, text_model: Path, metadata: dict) -> Path:
+    """A copy of the tiny llama with the vocabulary of ``text_model``, of which tokens 250 and 251 are control tokens."""
     import gguf
 
     reader = gguf.GGUFReader(text_model)
     tokens = [f"<|{i}|>" if i in (250, 251) else t
               for i, t in enumerate(reader.fields["tokenizer.ggml.tokens"].contents())]  # fmt: skip
-    metadata = {key: reader.fields[key].contents() for key in ("tokenizer.ggml.merges", "tokenizer.ggml.pre")}
-    metadata |= {
+    text = {key: reader.fields[key].contents() for key in ("tokenizer.ggml.merges", "tokenizer.ggml.pre")}
+    text |= {
         "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": [3 if i in (250, 251) else 1 for i in range(256)],
-        "tokenizer.ggml.bos_token_id": 250, "tokenizer.ggml.eos_token_id": 251, "tokenizer.ggml.add_bos_token": True,
     }  # fmt: skip
+    return edited(path, "llama", text | metadata)
+
+
+def test_chat_parses_special_tokens_and_adds_bos_once(text_model, tmp_path):
+    metadata = {"tokenizer.ggml.bos_token_id": 250, "tokenizer.ggml.eos_token_id": 251,
+                "tokenizer.ggml.add_bos_token": True}  # fmt: skip
     asked = [{"role": "user", "content": "x"}]
     for template, n in (("{{ bos_token }}ab<|251|>", 4), ("ab<|251|>", 4), ("ab{{ messages[0].content }}", 4)):
-        path = edited(tmp_path / f"{n}.gguf", "llama", metadata | {"tokenizer.chat_template": template})
+        path = with_text(tmp_path / f"{n}.gguf", text_model, metadata | {"tokenizer.chat_template": template})
         with llm.load(path) as model:
             assert model.chat(asked, 1).stats.prompt_tokens == n
             assert model.tokenize("ab")[0] == 250
-    path = edited(tmp_path / "none.gguf", "llama", metadata)
+    path = with_text(tmp_path / "none.gguf", text_model, metadata)
     with llm.load(path) as model, pytest.raises(ValueError, match="no chat template"):
         model.chat(asked)
 

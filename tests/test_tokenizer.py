@@ -238,6 +238,21 @@ def test_user_defined_tokens_are_always_found_control_tokens_on_request():
     assert tokenizer.decode(ids, skip_special=True) == "a<tag>b<tag><tag>c"
 
 
+def test_tokens_are_integers():
+    tokenizer = Tokenizer(bpe_metadata())
+    for wrong in ("123", [1.9], [None], ["a"]):
+        with pytest.raises(TypeError, match="tokens must be integers"):
+            tokenizer.decode(wrong)
+    assert tokenizer.decode(np.array(tokenizer.encode("ab"), np.int32)) == "ab"
+
+
+def test_text_that_the_expressions_give_up_on():
+    tokenizer = Tokenizer(bpe_metadata("qwen2"))
+    with pytest.raises(ValueError, match="cannot be cut into tokens"):
+        tokenizer.encode(" " * 11_000_000 + "a")
+    assert tokenizer.decode(tokenizer.encode("ab")) == "ab"
+
+
 def test_longest_special_token_is_found_first():
     # Of "aXb" and "Xbcd" in "aXbcd" the longer one wins, although the other starts earlier.
     tokens = [*BYTES, "aXb", "Xbcd"]

@@ -31,8 +31,10 @@ class Sequence:
 
     @property
     def text(self) -> str:
-        """The tokens as text, special ones left out; ValueError if the model has no tokenizer."""
-        return self._model.detokenize(self.tokens, skip_special=True)
+        """The tokens as the text that goes on after the prompt, special ones left out; ValueError if the model has no
+        tokenizer."""
+        stream = self._model._text_tools().stream(self._prompt[-1])
+        return "".join(map(stream.feed, self.tokens)) + stream.flush()
 
     # What to do next follows from `tokens` alone, so that an exception at any point costs no more than work.
 
@@ -126,7 +128,7 @@ class Batch:
         Raises
         ------
         ValueError
-            If the cache of a sequence was shortened meanwhile, which then leaves the batch.
+            If the cache of a sequence was shortened meanwhile, or its logits are not numbers. It then leaves the batch.
         """
         parts = []
         self.sequences = [sequence for sequence in self.sequences if sequence._goes_on()]
@@ -139,6 +141,14 @@ class Batch:
         if not parts:
             return []
         logits = self._model.batch_logits(parts)
-        chosen = [(sequence, sequence._choose(row)) for sequence, row in zip(self.sequences, logits)]
+        chosen, problems = [], []
+        for sequence, row in zip(tuple(self.sequences), logits):
+            try:
+                chosen.append((sequence, sequence._choose(row)))
+            except ValueError as error:
+                self.remove(sequence)
+                problems.append(error)
         self.sequences = [sequence for sequence in self.sequences if sequence._goes_on()]
+        if problems:
+            raise problems[0]
         return [(sequence, token) for sequence, token in chosen if token is not None]

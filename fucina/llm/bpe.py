@@ -137,8 +137,16 @@ class ByteLevelBPE:
         self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*split, as_bytes])
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of ``text``; bytes that the vocabulary lacks are left out."""
-        return self._tokenizer.encode(text, add_special_tokens=False).ids
+        """Token ids of ``text``; bytes that the vocabulary lacks are left out.
+
+        ValueError if the regular expressions give up, as they do at runs of some 10 million spaces.
+        """
+        try:
+            return self._tokenizer.encode(text, add_special_tokens=False).ids
+        except BaseException as error:  # the package panics then, with an exception that is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"a text of {len(text)} characters cannot be cut into tokens: {error}") from None
 
     @staticmethod
     def piece(text: str) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -175,6 +176,7 @@ class Cache:
 
     def truncate(self, n: int) -> None:
         """Forget all but the first ``n`` tokens; ValueError if there are fewer."""
+        n = operator.index(n)
         if not 0 <= n <= self.length:
             raise ValueError(f"cannot keep {n} of {self.length} tokens")
         self.length = n

@@ -157,12 +157,12 @@ class Model:
         TypeError
             If tokens are not integers.
         ValueError
-            If a token is outside the vocabulary, the context is exceeded, or the cache is another model's. The
-            cache is then unchanged.
+            If a token is outside the vocabulary, the context is exceeded, or the cache is that of a model with other
+            dimensions. The cache is then unchanged.
         """
         ids, cache = self._ids(tokens), self._checked(cache)
-        out = np.empty((len(ids), self.config.n_vocab), np.float32)
         with cache.all_or_nothing(len(ids)):
+            out = np.empty((len(ids), self.config.n_vocab), np.float32)
             for at in range(0, len(ids), CHUNK):
                 chunk = ids[at : at + CHUNK]
                 h = self._hidden(chunk, [Span(0, len(chunk), cache, cache.length)], None)
@@ -237,16 +237,16 @@ class Model:
         Raises
         ------
         TypeError, ValueError
-            As ``logits`` does.
+            As ``logits`` does. Whatever ``choice`` raises leaves the cache unchanged, too.
         """
-        if self._programs is None or not self._replaying.acquire(blocking=False):
-            return choice(self.next_logits((token,), cache), -1)
-        try:
-            token, cache = self._id(token), self._checked(cache)
-            cache.require(1)
-            return choice(*self._programs.one(token, cache))
-        finally:
-            self._replaying.release()
+        token, cache = self._id(token), self._checked(cache)
+        with cache.all_or_nothing(1):
+            if self._programs is None or not self._replaying.acquire(blocking=False):
+                return choice(self.next_logits((token,), cache), -1)
+            try:
+                return choice(*self._programs.one(token, cache))
+            finally:
+                self._replaying.release()
 
     def _evaluate(self, ids: np.ndarray, spans: list[Span], out: np.ndarray) -> None:
         """Append the tokens ``ids`` to the caches of ``spans``; ``out`` gets the logits after the last tokens of as many
@@ -341,14 +341,15 @@ class Model:
         Parameters
         ----------
         prompt : str or sequence of int
-            Text, which is tokenized without special tokens but for BOS, or token ids.
+            Text, which is tokenized without special tokens but for BOS where nothing came before, or token ids.
         max_tokens : int
             The most tokens to generate.
         temperature, seed, **sampling
             How to choose tokens, see ``Sampler``: ``top_k``, ``top_p``, ``min_p``, ``repetition_penalty``,
             ``repeat_last``. Greedy by default.
         cache : Cache, optional
-            What came before the prompt; it grows along.
+            What came before the prompt; it grows along. Its tokens are not known, only their keys and values:
+            ``repetition_penalty`` looks at the prompt and what is generated.
 
         Returns
         -------
@@ -398,9 +399,12 @@ class Model:
 
     def prepared(self, prompt, max_tokens, cache: Cache | None = None) -> tuple[list[int], int, Cache]:
         """The checked arguments of a generation: the prompt as token ids, ``max_tokens``, the cache to continue."""
+        cache = self._checked(cache)
         if isinstance(prompt, str):
-            prompt = self.tokenize(prompt)
-        prompt, cache = self._ids(prompt).tolist(), self._checked(cache)
+            tokenizer = self._text_tools()
+            start = [tokenizer.bos_id] if tokenizer.add_bos and not cache.length else []
+            prompt = start + tokenizer.encode(prompt, add_special=False)
+        prompt = self._ids(prompt).tolist()
         if not prompt:
             raise ValueError("the prompt is empty: there is nothing to continue")
         if cache.length + len(prompt) > cache.n_ctx:

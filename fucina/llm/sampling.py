@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 
 import numpy as np
@@ -130,7 +131,10 @@ class Sampler:
 def _number(name: str, value, low: float, high: float, open_low: bool = False) -> float:
     if isinstance(value, (bool, str)) or not np.isscalar(value) or not np.isreal(value):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    value = float(value)
+    try:
+        value = float(value)
+    except OverflowError:
+        value = math.inf
     inside = low <= value <= high and np.isfinite(value) and not (open_low and value == low)
     if not inside:
         raise ValueError(f"{name} must be in {'(' if open_low else '['}{low:g}, {high:g}], got {value!r}")

@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import json
 import re
+from collections.abc import Iterator, MappingView
 from contextvars import ContextVar
 from datetime import datetime
+from string import Formatter
 
 from jinja2 import TemplateError, TemplateSyntaxError, nodes
 from jinja2.compiler import CodeGenerator
@@ -35,14 +37,18 @@ _SHALLOW = frozenset(
 )
 
 
+# Methods that make bytes, which nothing here would measure.
+_BYTES_OF = frozenset(("encode", "to_bytes"))
+
+
 def _size(value) -> int:
     """Characters or elements of a value, not looking inside its elements."""
-    return len(value) if isinstance(value, (str, list, tuple, dict, range)) else 0
+    return len(value) if isinstance(value, (str, list, tuple, dict, range, MappingView)) else 0
 
 
 def _text_size(value, limit: int = MAX_SIZE) -> int:
     """About the length of ``value`` as text, elements included; more than ``limit`` is not counted out."""
-    if not isinstance(value, (list, tuple, dict)):
+    if not isinstance(value, (list, tuple, dict, MappingView)):
         return _size(value)
     size = 0
     for item in value.items() if isinstance(value, dict) else value:
@@ -80,6 +86,18 @@ def _weighed(value):
     return value
 
 
+def _listed(value):
+    """What a generator yields, as a list: nobody knows how much that is before."""
+    return list(_counted(value)) if isinstance(value, Iterator) else value
+
+
+def _check_fields(text: str) -> None:
+    """Refuse fields of ``text.format`` whose width is itself a field."""
+    for _, _, spec, _ in Formatter().parse(text):
+        if spec and "{" in spec:
+            raise TemplateError("a field width that is a field itself")
+
+
 def _check_call(name: str, value, args: tuple, kwargs: dict) -> None:
     """Charge for the method or filter ``name`` of ``value``, and refuse results that cannot be bounded."""
     given = [*args, *kwargs.values()]
@@ -88,12 +106,16 @@ def _check_call(name: str, value, args: tuple, kwargs: dict) -> None:
     if name in ("format", "format_map") and isinstance(value, str) and _LARGE_NUMBER.search(value):
         raise TemplateError("a field width of more than four digits")
     size = _text_size(given) + (_size(value) if name in _SHALLOW else _text_size(value))
-    if name == "replace" and len(given) >= 2:
-        size += (_size(value) + 1) * _size(given[1])
+    if name == "replace":
+        size += (_size(value) + 1) * _size(kwargs.get("new", args[1] if len(args) > 1 else ""))
+    elif name == "translate":
+        size += (_size(value) + 1) * _text_size(given)
+    elif name in ("format", "format_map") and isinstance(value, str):
+        size += (value.count("{") + value.count("%")) * _text_size(given)
     elif name == "join":
         size += (_size(value) + 1) * max(map(_size, given), default=0)
-    elif name in ("tojson", "indent", "expandtabs"):
-        size *= max((int(a) for a in given if isinstance(a, int)), default=1)
+    elif name in ("indent", "expandtabs"):
+        size *= max((int(a) if isinstance(a, int) else _size(a) for a in given), default=1)
     _charge(size, steps=10)
 
 
@@ -103,6 +125,7 @@ def _guarded(name: str, function):
 
     @functools.wraps(function)
     def guarded(*args, **kwargs):
+        args = *args[:at], _listed(args[at]), *args[at + 1 :]
         _check_call(name, args[at], args[at + 1 :], kwargs)
         return function(*args, **kwargs)
 
@@ -194,14 +217,23 @@ class Sandbox(ImmutableSandboxedEnvironment):
         elif operator == "%" and isinstance(left, str):
             if _LARGE_NUMBER.search(left) or "*" in left:
                 raise TemplateError("a field width of more than four digits")
+            size += left.count("%") * _text_size(right)
         _charge(size)
         return super().call_binop(context, operator, left, right)
 
     def call(__self, __context, __obj, *args, **kwargs):  # noqa: N805 - arguments may be called self
         """Call from a template: a macro, a method of a value, or one of the globals."""
         method = getattr(__obj, "__wrapped__", __obj)
-        _check_call(getattr(method, "__name__", "call"), getattr(method, "__self__", None), args, kwargs)
+        name, value = getattr(method, "__name__", "call"), getattr(method, "__self__", None)
+        args, kwargs = tuple(map(_listed, args)), {key: _listed(item) for key, item in kwargs.items()}
+        if name in ("format", "format_map") and isinstance(value, str):
+            _check_fields(value)
+        _check_call(name, value, args, kwargs)
         return super().call(__context, __obj, *args, **kwargs)
+
+    def is_safe_attribute(self, obj, attr, value) -> bool:
+        """What jinja2 allows, but no bytes."""
+        return attr not in _BYTES_OF and super().is_safe_attribute(obj, attr, value)
 
     def run(self, template, variables: dict, steps: int) -> str:
         """Render ``template`` within ``steps`` and ``MAX_SIZE`` characters of output."""
@@ -219,8 +251,14 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
 
 def _tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
-    """JSON text, without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    """JSON text, without the HTML escapes of jinja2's own filter. Measured while it is made."""
+    encoder = json.JSONEncoder(ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    pieces, size = [], 0
+    for piece in encoder.iterencode(value):
+        size += len(piece)
+        _charge(size if size > MAX_SIZE else len(piece), steps=0)
+        pieces.append(piece)
+    return "".join(pieces)
 
 
 def _raise(message="") -> None:

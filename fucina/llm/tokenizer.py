@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import operator
 from functools import cached_property
 
 import numpy as np
@@ -221,6 +222,10 @@ class Tokenizer:
         return self.piece(text)
 
     def _checked(self, token: int) -> int:
+        try:
+            token = operator.index(token)
+        except TypeError:
+            raise TypeError(f"tokens must be integers, got {token!r}") from None
         if not 0 <= token < self.vocab_size:
             raise ValueError(f"token {token} is outside the vocabulary of {self.vocab_size}")
         return token
@@ -239,10 +244,10 @@ class Tokenizer:
 
         Raises
         ------
-        ValueError
-            If an id is outside the vocabulary.
+        TypeError, ValueError
+            If an id is not an integer or outside the vocabulary.
         """
-        ids = [self._checked(int(i)) for i in ids]
+        ids = [self._checked(i) for i in ids]
         if self.add_bos and ids[:1] == [self.bos_id]:
             ids = ids[1:]
         if self.add_eos and ids[-1:] == [self.eos_id]:

@@ -342,6 +342,7 @@ class _Linked:
     def replay(self, rows: int, nth: int) -> None:
         """Run the steps for that number of rows."""
         if rows != self._rows:
+            self._rows = 0  # an interrupt between these lines leaves steps of two minds
             self._memory.view(np.int64)[self._at] = rows * self._per_row
             self._table[:, 2] = np.where(self._by_rows, np.minimum(self._most, rows), self._most)
             self._table[:, 3] = self._flags | (self._alone if rows == 1 else 0)
