@@ -19,6 +19,7 @@ cdef extern from "dot.h" nogil:
     w8 part_total_by(w8 s, w8 scale)
     w8 part_dot(w8 s, const w8* w, const int8_t* a, int words)
     void part_dot_two(w8* s, const w8* w, const w8* u, const int8_t* a, int words)
+    void part_more_two(w8* s, w8 w, w8 u, const int8_t* a)
     w8 part_signed(w8 s, w8 w, const int8_t* a)
     w8 w8_dot(const w8* w, const int8_t* a, int words, int per)
     w8 w8_dot_by(const w8* w, const int8_t* a, int words, int per, w8 scale)

@@ -31,10 +31,11 @@ from blocks cimport (
     NUM_TQ1_0, NUM_TQ2_0, NVFP4, Q1_0, Q2_0, Q2_0_G128, Q2_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q8_0, TQ2_0,
 )
 from codes cimport UNIT_16, UNIT_32, UNIT_K, UNIT_TERNARY, expand_t, look_up_t, recode_t, row_pair_t, row_t, tabulate_t
-from dot cimport ROOM_FOR_TWO, S8_BIAS
+from dot cimport PARTS_ARE_WHOLE, ROOM_FOR_TWO, S8_BIAS
 from lookup cimport TABLE, look_up_q1_0, look_up_tq1_0, tabulate_q1_0, tabulate_tq1_0
 from many_columns cimport linear_codes, linear_quant
 from one_column cimport PIECE, SHARES, WORTH, one_column, one_column_looked_up, one_column_raw
+from pair_five cimport row_pair_five, row_pair_q5_k
 from panel cimport TILE, LinearArgs, pack_panel, up64
 from planes cimport expand_planes, row_planes
 from points cimport expand_points, row_points
@@ -114,19 +115,22 @@ cdef core_t core_of(int number, LinearArgs* a) noexcept nogil:
             a, <row_pair_t> row_pair_32[Q4_1],
             as_format(a, <core_t> linear_quant[Q4_1], NULL, <row_t> row_32[Q4_1], 32, 20, -1, 0)))
     if number == NUM_Q5_0:
-        return recoded(a, <recode_t> recode_words[Q5_0],
-                       as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0))
+        return recoded(a, <recode_t> recode_words[Q5_0], paired(
+            a, <row_pair_t> NULL if PARTS_ARE_WHOLE else <row_pair_t> row_pair_five[Q5_0],
+            as_format(a, <core_t> linear_quant[Q5_0], NULL, <row_t> row_32[Q5_0], 32, 22, 0, 0)))
     if number == NUM_Q5_1:
-        return recoded(a, <recode_t> recode_words[Q5_1],
-                       as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0))
+        return recoded(a, <recode_t> recode_words[Q5_1], paired(
+            a, <row_pair_t> NULL if PARTS_ARE_WHOLE else <row_pair_t> row_pair_five[Q5_1],
+            as_format(a, <core_t> linear_quant[Q5_1], NULL, <row_t> row_32[Q5_1], 32, 24, -1, 0)))
     if number == NUM_Q8_0:
         return as_format(a, <core_t> linear_quant[Q8_0], NULL, <row_t> row_32[Q8_0], 32, 34, 0, 0)
     if number == NUM_Q4_K:
         return paired(a, row_pair_k,
                       as_format(a, <core_t> linear_quant[Q4_K], NULL, <row_t> row_k[Q4_K], 256, 144, -1, 0))
     if number == NUM_Q5_K:
-        return recoded(a, <recode_t> recode_words[Q5_K],
-                       as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0))
+        return recoded(a, <recode_t> recode_words[Q5_K], paired(
+            a, <row_pair_t> NULL if PARTS_ARE_WHOLE else row_pair_q5_k,
+            as_format(a, <core_t> linear_quant[Q5_K], NULL, <row_t> row_k[Q5_K], 256, 176, -1, 0)))
     if number == NUM_Q2_K:
         return as_format(a, <core_t> linear_codes[Mins],
                          <expand_t> expand_planes[Q2_K], <row_t> row_planes[Q2_K], 256, 84, -1, UNIT_K)

@@ -48,6 +48,7 @@ cdef extern from "recode.h" nogil:
     const int8_t fu_third[16]
     const int8_t fu_unit[16]
     const int8_t fu_nine[16]
+    w8 w8_five_code(const char* p, int g)
     w8 w8_part8(w8 x, int k)
     w8 w8_turn8(w8 x)
     w8 w8_apart16(w8 x)
@@ -155,12 +156,9 @@ cdef inline void put_five(const w8* e, char* to) noexcept nogil:
 
 cdef inline void five_bits(const char* p, w8* e) noexcept nogil:
     """The eight words of codes in five."""
-    cdef w8 a = w8_load(p), b = w8_load(p + 32), c = w8_load(p + 64), h = w8_load(p + 96), i = w8_load(p + 128)
-    cdef w8 five = w8_set1_u8(31)
-    e[0], e[1], e[2], e[3], e[4] = w8_and(a, five), w8_and(b, five), w8_and(c, five), w8_and(h, five), w8_and(i, five)
-    e[5] = w8_or(moved(a, -3, 28), moved(h, -5, 3))
-    e[6] = w8_or(moved(b, -3, 28), moved(i, -5, 3))
-    e[7] = w8_or(w8_or(moved(c, -3, 28), moved(h, -6, 2)), moved(i, -7, 1))
+    cdef int g
+    for g in range(8):
+        e[g] = w8_five_code(p, g)
 
 
 cdef inline void recode_words(Recoded* p, Py_ssize_t nb) noexcept nogil:

@@ -94,6 +94,7 @@ cdef inline void row_pair_iq4_xs(const char* p, const char* r, Py_ssize_t nb, co
     """Add one column times ``nb`` blocks of the panels ``p`` and ``r``."""
     cdef const char* at[2]
     cdef const char* codes[2]
+    cdef const char* ahead[2]
     cdef w8 scales[2][2]
     cdef w8 s[2]
     cdef w8 total[2]
@@ -108,10 +109,10 @@ cdef inline void row_pair_iq4_xs(const char* p, const char* r, Py_ssize_t nb, co
             total[e] = w8_zero()
         for j in range(8):
             for e in range(2):
-                fetch_ahead(at[e] + 136 * j, 136)
+                ahead[e] = at[e] + 136 * j
                 codes[e] = at[e] + 64 + 128 * j
                 s[e] = next_scale(&scales[e][j & 1])
-            dot_levels_two(codes, qs + 32 * j, s, total)
+            dot_levels_two(codes, ahead, qs + 32 * j, s, total)
         for e in range(2):
             y[e] = f8_fma(f8_mul(f8_from_f16_of_words(w8_load(at[e]), 0), f8_set1(d[i])), f8_from_i32(total[e]), y[e])
             at[e] += 34 * 32

@@ -83,6 +83,14 @@ FU void part_dot_two(w8* s, const w8* w, const w8* u, const int8_t* a, int words
     s[1] = part_add(s[1], t[1]);
 }
 
+/* One word of two panels times the same activations, here and not where a compiler would gather them: sums that are
+ * placed leave registers to what comes next. */
+FU void part_more_two(w8* s, w8 w, w8 u, const int8_t* a) {
+    w8 v = w8_bcast32(a);
+    s[0] = w8_here(part_more(s[0], w, v));
+    s[1] = w8_here(part_more(s[1], u, v));
+}
+
 /* Sums of such products, `per` words of which fit a part, times a scale. */
 FU w8 w8_dot_by(const w8* w, const int8_t* a, int words, int per, w8 scale) {
     if (PARTS_ARE_WHOLE) per = words;

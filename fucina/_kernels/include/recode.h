@@ -1,4 +1,5 @@
-/* Bytes in panels of q1_0 and tq1_0: turned in words of four rows, five digits of base 3 split into two and three. */
+/* Bytes in panels: five-bit codes; of q1_0 and tq1_0 turned in words of four rows, five digits of base 3 split into two
+ * and three. */
 #ifndef FUCINA_RECODE_H
 #define FUCINA_RECODE_H
 
@@ -11,6 +12,15 @@ static const int8_t fu_byte_gap[16] = {0, 2, 3, 5, 6, 8, 9, 11, 12};
 static const int8_t fu_third[16] = {0, 0, 0, 1, 1, 1, 2, 2, 2};
 static const int8_t fu_unit[16] = {0, 1, 2, 0, 1, 2, 0, 1, 2};
 static const int8_t fu_nine[16] = {0, 9, 18};
+
+/* Word g of the eight words of five-bit codes in five; g is a constant. */
+FU w8 w8_five_code(const char* p, int g) {
+    const char* q = p + 32 * (g - 5);
+    if (g < 5) return w8_load(p + 32 * g) & w8_set1_u8(31);
+    w8 high = w8_shr16(w8_load(q), 3) & w8_set1_u8(28);
+    if (g < 7) return high | (w8_shr16(w8_load(q + 96), 5) & w8_set1_u8(3));
+    return high | (w8_shr16(w8_load(p + 96), 6) & w8_set1_u8(2)) | (w8_shr16(w8_load(p + 128), 7) & w8_set1_u8(1));
+}
 
 /* Bytes times k, 0 to 256, over 256. */
 FU w8 w8_part8(w8 x, int k) {
