@@ -50,8 +50,10 @@ _MIN_ENTRY, _MIN_TENSOR = 8 + 1 + 4 + 1, 8 + 1 + 4 + 4 + 8
 
 # Limits that no real file comes near; they bound memory and time when a sparse file claims to be huge.
 _MAX_NAME = 65535             # bytes of a key (the specification's limit) or of a tensor name
-_MAX_TEXT = 1 << 28           # bytes of all keys, names and string values together
+_MAX_TEXT = 1 << 28           # bytes of all keys, names and strings together
 _MAX_STRINGS = 1 << 24        # elements of all string arrays together
+_MAX_BOOLS = 1 << 28          # elements of one array of bools: each is looked at
+_MAX_ALIGNMENT = 1 << 20      # padding of tensors
 _MAX_DIMS = 4                 # ggml's limit
 _MAX_ELEMENTS = 1 << 59       # of one tensor; 8 bytes each still fit a signed 64-bit size
 
@@ -238,6 +240,9 @@ class Cursor:
                 offsets.pop()
             i = len(offsets) - 1
             raise self.error(f"string {i} of the {n} of {what} does not end inside the file", offsets[-1])
+        self.text_left -= pos - self.pos - 8 * n
+        if self.text_left < 0:
+            raise self.error(f"{what} brings the text in the header to over {_MAX_TEXT} bytes", self.pos)
         self.pos = pos
         self.strings_left -= n
         return StringArray(view, offsets)
@@ -282,8 +287,8 @@ class Part:
         value = self.metadata.get(key, 32)
         if (found := self.metadata.types.get(key, "uint32")) != "uint32":
             raise self.error(f"{key} must be a uint32, got {found}", key)
-        if value < 8 or value & (value - 1):
-            raise self.error(f"{key} must be a power of two of at least 8, got {value}", key)
+        if not 8 <= value <= _MAX_ALIGNMENT or value & (value - 1):
+            raise self.error(f"{key} must be a power of two from 8 to {_MAX_ALIGNMENT}, got {value}", key)
         return value
 
     def drop_pages(self) -> None:
@@ -371,6 +376,8 @@ def _read_array(cursor: Cursor, data: np.ndarray, what: str):
     name, code = _SCALARS[number]
     if n * code.size > left:
         raise cursor.error(f"{what} has {n} elements of {code.size} bytes, {left} bytes are left", at + 4)
+    if name == "bool" and n > _MAX_BOOLS:
+        raise cursor.error(f"{what} has {n} bools, at most {_MAX_BOOLS} are read", at + 4)
     start = cursor.skip(n * code.size, what)
     values = data[start : cursor.pos].view(dtype(name))
     if name == "bool" and n and values.view(np.uint8).max() > 1:

@@ -88,8 +88,11 @@ def _entry(value, kind: str) -> dict:
     if isinstance(value, (bool, int, float)):
         return {"type": kind, "value": _number(value)}
     first = value[:_SHOWN]
-    items = [_number(item) for item in first.tolist()] if isinstance(first, np.ndarray) else list(first)
-    return {"type": kind, "length": len(value), "first": items}
+    if isinstance(first, np.ndarray):
+        return {"type": kind, "length": len(value), "first": [_number(item) for item in first.tolist()]}
+    texts = list(first)
+    cut = {"lengths": list(map(len, texts))} if any(len(text) > _WHOLE_TEXT for text in texts) else {}
+    return {"type": kind, "length": len(value), "first": [text[:_WHOLE_TEXT] for text in texts]} | cut
 
 
 def _number(value):

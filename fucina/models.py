@@ -81,7 +81,8 @@ def cache_dir() -> Path:
     if chosen is not None:
         return chosen
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "fucina"
+    # Where nobody has a home, `expanduser` leaves the name as it is, and what is wrong is said when it is used.
+    return (Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.cache"))) / "fucina"
 
 
 def locate(name: str) -> Path | None:

@@ -260,7 +260,29 @@ def test_missing_without_a_peer(play, capsys):
 def test_missing_when_a_side_fails(play):
     assert play("-p", "8", "-n", "0", peer_kind="broken") == 4
     assert "exit status 1: the model is not to my taste" in (play.folder / "SUMMARY.md").read_text()
-    assert "not to my taste" in (play.folder / "raw" / "model.pp8.llama.cpp.1ab.stderr").read_text()
+    assert "not to my taste" in (play.folder / "raw" / "model.pp8.llama.cpp.trial.stderr").read_text()
+
+
+def test_settings_that_nobody_tried_are_not_judged(play, monkeypatch):
+    process = archive.Runner._process
+    monkeypatch.setattr(
+        archive.Runner, "_process", lambda self, command: process(self, command) if self._at != 1 else ("died", "", "")
+    )
+    assert play("-p", "8", "-n", "0") == 4
+    assert play.calls() == ["ours", "ours"]
+    assert "llama.cpp.1ab: its best settings are not known" in (play.folder / "SUMMARY.md").read_text()
+
+
+def test_an_unexpected_error_is_no_verdict(play, monkeypatch, capsys):
+    monkeypatch.setattr(archive, "_read_through", lambda path: open("no such file", "rb"))
+    assert play("-p", "8", "-n", "0", "--prewarm") == 2
+    assert "No such file" in (said := capsys.readouterr().err) and "continue with --resume" in said
+    assert play.document()["meta"]["verdict"] == "ABORTED"
+
+
+def test_short_names_are_different():
+    paths = [Path(p) for p in ("d/x-2.gguf", "a/x.gguf", "b/x.gguf", "c/x.gguf")]
+    assert list(archive.short_names(paths).values()) == ["x-2", "x", "x-3", "x-4"]
 
 
 def test_half_of_the_processes_is_no_result(play, monkeypatch):
@@ -273,7 +295,7 @@ def test_half_of_the_processes_is_no_result(play, monkeypatch):
 
 
 @pytest.mark.parametrize(("options", "status"), [
-    (["--min-ratio", "2"], 1), (["--min-ratio", "pp8=2"], 1), (["--min-ratio", "pp9=2"], 0),
+    (["--min-ratio", "2"], 1), (["--min-ratio", "pp8=2"], 1), (["--min-ratio", "pp9=2"], 2),
     (["--min-ratio", "5", "--min-ratio", "pp8=1.5"], 0),
 ])  # fmt: skip
 def test_minimum_ratio_of_all_or_one_test(play, options, status):
@@ -335,6 +357,24 @@ def test_an_answer_to_another_command_is_not_kept(play):
     assert play.calls()[done:] == ["ours"]
 
 
+def test_an_answer_to_another_command_does_not_come_back(play, monkeypatch):
+    assert play("-p", "8", "-n", "0") == 0
+    (play.folder / "raw" / "model.pp8.fucina.1ab.cmd").write_text("something else\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(archive.Runner, "_process", lambda self, command: ("died", "", ""))
+        assert bench_gate.main(["--resume", str(play.folder)]) == 4
+    done = len(play.calls())
+    assert bench_gate.main(["--resume", str(play.folder)]) == 0
+    assert play.calls()[done:] == ["ours"]
+
+
+def test_a_run_of_another_commit_is_not_resumed(play, monkeypatch, capsys):
+    assert play("-p", "8", "-n", "0") == 0
+    monkeypatch.setattr(archive, "commit", lambda root: "another")
+    assert bench_gate.main(["--resume", str(play.folder)]) == 2
+    assert "this is another" in capsys.readouterr().err
+
+
 def test_time_left(play, capsys):
     assert play("-p", "8", "-n", "0") == 0
     lines = capsys.readouterr().err.splitlines()
@@ -361,6 +401,7 @@ def test_a_process_may_take_too_long(tmp_path):
     (["MODEL", "--peer", f"../x={sys.executable}"], "NAME=PATH"),
     (["MODEL", "--peer", f"fucina={sys.executable}"], "different names"),
     (["MODEL", "-p", "0", "-n", "0"], "nothing to measure"),
+    (["MODEL", "-p", "8", "--min-ratio", "pp9=2"], "--min-ratio of pp9: the tests are pp8, tg32"),
     (["--resume", "nowhere"], "cannot be read|can be resumed"),
 ])  # fmt: skip
 def test_bad_input_is_status_2(play, capsys, arguments, complaint):
@@ -371,7 +412,7 @@ def test_bad_input_is_status_2(play, capsys, arguments, complaint):
 
 
 @pytest.mark.parametrize("arguments", [[], ["m", "-p", "x"], ["m", "-p", "-1"], ["m", "-r", "0"], ["m", "-t", "0"],
-                                       ["m", "--min-ratio", "high"], ["m", "--cache-type", "f8"]])  # fmt: skip
+                                       ["m", "--min-ratio", "high"], ["m", "--min-ratio", "nan"], ["m", "--cache-type", "f8"]])  # fmt: skip
 def test_wrong_usage_is_status_2(capsys, arguments):
     with pytest.raises(SystemExit) as exit:
         bench_gate.main(arguments)
@@ -386,15 +427,17 @@ __version__ = "9.9"
 llama_token = ctypes.c_int32
 calls = []
 
-class Params:
-    n_gpu_layers = 99
+class Params(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_int) for name in (
+        "n_gpu_layers", "n_ctx", "n_batch", "n_ubatch", "n_threads", "n_threads_batch", "FLASH", "type_k", "type_v",
+        "swa_full")]
 
 def llama_backend_init(): pass
-def llama_model_default_params(): return Params()
+def llama_model_default_params(): return Params(n_gpu_layers=99)
 def llama_context_default_params(): return Params()
 def llama_model_load_from_file(path, params): return 1 if path != b"bad.gguf" and params.n_gpu_layers == 0 else None
 def llama_init_from_model(model, params):
-    calls.append(("context", params.n_ctx, params.n_threads, params.n_threads_batch, params.flash_attn_type,
+    calls.append(("context", params.n_ctx, params.n_threads, params.n_threads_batch, params.FLASH,
                   params.type_k, params.type_v))
     return 1
 def llama_model_get_vocab(model): return 1
@@ -415,11 +458,11 @@ def llama_print_system_info(): return b"AVX2 = 1"
 '''
 
 
-def bindings(tmp_path, run_isolated, *arguments):
+def bindings(tmp_path, run_isolated, *arguments, flash="flash_attn_type"):
     package = tmp_path / "llama_cpp"
     package.mkdir(exist_ok=True)
     (package / "__init__.py").write_text("from .llama_cpp import __version__\n")
-    (package / "llama_cpp.py").write_text(PACKAGE)
+    (package / "llama_cpp.py").write_text(PACKAGE.replace("FLASH", flash))
     return run_isolated([str(ROOT / "tools" / "llama_cpp_bench.py"), *arguments], {"PYTHONPATH": str(tmp_path)})
 
 
@@ -437,6 +480,8 @@ def test_the_package_stands_in_for_the_binary(tmp_path, run_isolated):
     calls = ast.literal_eval(done.stderr)
     contexts = [call for call in calls if call[0] == "context"]
     assert [context[1:5] for context in contexts] == [(8, 2, 2, 0), (8, 2, 2, 1), (8, 1, 1, 0), (8, 1, 1, 1)]
+    done = bindings(tmp_path, run_isolated, *side.trial(generation, [2], [False, True], "f16"), flash="flash_attn")
+    assert [call[4] for call in ast.literal_eval(done.stderr) if call[0] == "context"] == [0, 1]  # older packages
     # The warm-up is one token; each of the two repetitions fills five, then evaluates three one by one.
     first = [call if call == "clear" else call[0] for call in calls[1 : calls.index(contexts[1])]]
     assert first == ["clear", 1] + ["clear", 5, 1, 1, 1] * 2

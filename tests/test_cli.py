@@ -254,6 +254,7 @@ def test_inspect_shortens_arrays_and_keeps_the_terminal_safe(command, tmp_path):
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_array("many", list(range(1000)))
     writer.add_array("words", [f"w{i}" for i in range(100)])
+    writer.add_array("texts", ["x" * 10_000, "y"])
     writer.add_string("long", "x" * 10_000)
     writer.add_string("escape", "\x1b[31mred\nline")
     writer.add_float32("infinite", float("inf"))
@@ -265,6 +266,7 @@ def test_inspect_shortens_arrays_and_keeps_the_terminal_safe(command, tmp_path):
     assert metadata["many"] == {"type": "array[int32]", "length": 1000, "first": list(range(8))}
     assert metadata["words"]["first"] == [f"w{i}" for i in range(8)] and metadata["words"]["length"] == 100
     assert metadata["long"]["length"] == 10_000 and metadata["long"]["value"] == "x" * 4096
+    assert metadata["texts"]["first"] == ["x" * 4096, "y"] and metadata["texts"]["lengths"] == [10_000, 1]
     assert metadata["infinite"]["value"] == "inf"
     text = command("inspect", path).stdout
     assert "\x1b" not in text and "'\\x1b[31mred\\nline' (string)" in text

@@ -98,8 +98,10 @@ def test_missing(gate):
 
 
 def test_a_noisy_recording_says_so(gate, capsys):
+    gate.record(a=5.0)
     gate.answers[:] = [{"a": 1.0}, {"a": 1.0}, {"a": 2.0}]
-    assert gate("record") == 3 and "NOISY: a" in capsys.readouterr().out
+    assert gate("record") == 3 and "0 operations; NOISY, not recorded: a" in capsys.readouterr().out
+    assert json.loads(gate.baseline.read_text())["seconds"] == {"a": 5.0}
 
 
 def test_one_process_cannot_tell(gate, capsys):

@@ -269,6 +269,7 @@ def test_no_file_that_is_read_is_overwritten(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "complaint"),
     [("i2_s", "tensors cannot be made i2_s; possible: f32, f16"), ("i8", "cannot be made i8"), ("f64", "cannot be made f64"),
+     ("q2_0_g128", "cannot be made q2_0_g128; possible"),  # whose id is that of q2_0
      ("iq1_s", "cannot be made iq1_s without an importance matrix"), ("", "unknown format ''")],
 )
 def test_formats_by_hand_that_cannot_be_made(tmp_path, option, kind, complaint):
@@ -386,11 +387,60 @@ def test_the_importance_reaches_the_encoder(tmp_path):
         told = {key: model.metadata[key] for key in model.metadata if key.startswith("quantize.")}
     assert told == {"quantize.imatrix.file": "i.gguf", "quantize.imatrix.dataset": "wiki.txt",
                     "quantize.imatrix.entries_count": 1, "quantize.imatrix.chunks_count": 7}
+    # Once more, with what another matrix says instead.
+    other = modern(tmp_path / "j.gguf", sums, np.float32([[5]]))
+    quantizer.quantize_file(tmp_path / "out.gguf", tmp_path / "again.gguf", "iq2_s", imatrix=other, allow_requantize=True)
+    with open_gguf(tmp_path / "again.gguf") as model:
+        assert {key: model.metadata[key] for key in told} == told | {"quantize.imatrix.file": "j.gguf"}
     with pytest.raises(ValueError, match="has 100 numbers for tensor 'blk.0.attn_q.weight'.*expected 256"):
         quantizer.quantize_file(source, tmp_path / "b.gguf", "q4_0",
                                 imatrix=Imatrix({"blk.0.attn_q.weight": np.ones(100, np.float32)}, None, 0))
     with pytest.raises(ValueError, match="lacks tensor 'blk.0.attn_q.weight', which iq2_xs needs"):
         quantizer.quantize_file(source, tmp_path / "b.gguf", "iq2_xs", imatrix=Imatrix({}, None, 0))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices")
+def test_an_importance_matrix_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(ValueError, match="not a regular file"):
+            read_imatrix(path)
+    with pytest.raises(IsADirectoryError):
+        read_imatrix(tmp_path)
+
+
+def test_copied_tensors_of_every_kind(tmp_path):
+    bf16 = pytest.importorskip("ml_dtypes").bfloat16
+    x = normal(2, 256)
+    tensors = {"output.weight": x.astype(bf16), "output_norm.weight": x[0].astype(bf16), "rope_freqs.weight": x[0],
+               "token_embd.weight": x.astype(np.float16)}
+    kinds = {name: "bf16" if t.dtype == bf16 else t.dtype.name.replace("float", "f") for name, t in tensors.items()}
+    with Writer(tmp_path / "in.gguf", [("general.architecture", "string", "llama")],
+                [(name, kinds[name], t.shape) for name, t in tensors.items()]) as out:
+        for t in tensors.values():
+            out.write(t)
+    quantizer.quantize_file(tmp_path / "in.gguf", tmp_path / "out.gguf", "q4_0", leave_output_tensor=True,
+                            token_embedding_type="f16")
+    with open_gguf(tmp_path / "out.gguf") as model:
+        for name, t in tensors.items():
+            assert model.tensors[name].type_name == kinds[name]
+            np.testing.assert_array_equal(model[name].view(np.uint8), t.view(np.uint8))
+
+
+def test_empty_tensors_take_nothing(tmp_path):
+    shapes = {"a.weight": ("f32", (2, 3, 0)), "b.weight": ("f32", (3, 0, 256)), "c.weight": ("i2_s", (0, 128)),
+              "d.weight": ("f32", (2**40, 2, 0)), "e.weight": ("f32", (8, 256)), "f.weight": ("f32", (0, 256))}
+    with Writer(tmp_path / "in.gguf", [("general.architecture", "string", "llama")],
+                [(name, *kind) for name, kind in shapes.items()]) as out:
+        out.write(x := normal(8, 256))
+        with pytest.raises(ValueError, match="takes no more tensors, got 4 bytes"):
+            out.write(np.float32([1]))
+    quantizer.quantize_file(tmp_path / "in.gguf", tmp_path / "out.gguf", "q8_0", allow_requantize=True)
+    from fucina import ops
+
+    with open_gguf(tmp_path / "out.gguf") as model:
+        assert {name: info.shape for name, info in model.tensors.items()} == {name: s for name, (_, s) in shapes.items()}
+        np.testing.assert_array_equal(model["e.weight"].data, ops.quantize(x, "q8_0").data)
 
 
 # ---- the writer --------------------------------------------------------------------------------------------------

@@ -66,6 +66,8 @@ class Runner:
         if self.prewarm:
             _read_through(row.model)
         start = time.perf_counter()
+        # An older answer must not be taken for this command's when that fails.
+        Path(f"{path}.stdout").unlink(missing_ok=True)
         _write(path, ".cmd", shlex.join(command) + "\n")
         problem, out, err = self._process(command)
         self._seconds += time.perf_counter() - start + self.cooldown
@@ -82,6 +84,12 @@ class Runner:
         answer = check(out)
         self._say(label, f"{statistics.median(answer):.2f} tokens/s" if isinstance(answer, list) else str(answer))
         return out
+
+    def skip(self, label: str, problem: str) -> None:
+        """Count a run that cannot be made."""
+        self._at += 1
+        self.failed[label] = problem
+        self._say(label, problem)
 
     def _process(self, command) -> tuple[str, str, str]:
         """(what went wrong, stdout, stderr)."""
@@ -152,43 +160,59 @@ def new_folder(parent: Path) -> Path:
     raise OSError(f"cannot make a new folder {parent / name}")
 
 
-def write_plan(folder: Path, argv: list[str]) -> None:
-    """Remember the arguments, and where relative paths in them start."""
-    (folder / "plan.json").write_text(json.dumps({"arguments": argv, "directory": os.getcwd()}), encoding="utf-8")
+def write_plan(folder: Path, argv: list[str], root: Path) -> None:
+    """Remember the arguments, where relative paths in them start, and the commit of the checkout ``root``."""
+    plan = {"arguments": argv, "directory": os.getcwd(), "commit": commit(root)}
+    (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
 
 
-def read_plan(folder: Path) -> tuple[list[str], str]:
-    """The arguments and the working directory of a run; ValueError if the folder is not one."""
+def read_plan(folder: Path, root: Path) -> tuple[list[str], str]:
+    """The arguments and the working directory of a run; ValueError if the folder is not one, or is another commit's."""
     try:
         plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
-        return list(plan["arguments"]), str(plan["directory"])
+        arguments, directory, begun = list(plan["arguments"]), str(plan["directory"]), str(plan["commit"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{folder} is not the folder of a run that can be resumed: {error}") from None
+    if begun != (now := commit(root)):
+        raise ValueError(f"{folder} was begun with commit {begun or 'unknown'}, this is {now or 'unknown'}: samples of both "
+                         "would be one cell's")
+    return arguments, directory
 
 
 def short_names(paths) -> dict[Path, str]:
     """A different short name for every model file."""
     names: dict[Path, str] = {}
     for path in dict.fromkeys(paths):
-        name = path.stem
-        names[path] = name if name not in names.values() else f"{name}-{len(names)}"
+        name, number = path.stem, 1
+        while name in names.values():
+            number += 1
+            name = f"{path.stem}-{number}"
+        names[path] = name
     return names
 
 
 # -- the tables ------------------------------------------------------------------------------------------------
 
 
+def _git(root: Path, *words: str) -> str:
+    try:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+
+
+def commit(root: Path) -> str:
+    """The commit of a checkout; empty where there is none."""
+    return _git(root, "rev-parse", "HEAD")
+
+
 def machine(root: Path) -> dict:
     """Where and when: date, processor, system, the commit of the checkout, variables that steer either side."""
-    git = lambda *words: subprocess.run(["git", *words], cwd=root, capture_output=True, text=True).stdout.strip()
-    try:
-        commit, dirty = git("rev-parse", "HEAD"), bool(git("status", "--porcelain"))
-    except OSError:
-        commit, dirty = "", False
     steering = ("FUCINA_", "OMP_", "GOMP_", "GGML_", "LLAMA_")
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "processor": _processor(), "cpus": os.cpu_count(),
-        "system": platform.platform(), "python": platform.python_version(), "commit": commit, "changed": dirty,
+        "system": platform.platform(), "python": platform.python_version(), "commit": commit(root),
+        "changed": bool(_git(root, "status", "--porcelain")),
         "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(steering)},
         "fairness": FAIRNESS,
     }  # fmt: skip

@@ -16,8 +16,11 @@ results.json and results.tsv are in compare/bench-gate-<UTC>/; an aborted run co
 from __future__ import annotations
 
 import argparse
+import contextlib
+import math
 import os
 import sys
+import traceback
 from pathlib import Path
 
 import archive
@@ -34,25 +37,28 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.resume is not None:
             folder = Path(args.resume).resolve()
-            argv, where = archive.read_plan(folder)
+            argv, where = archive.read_plan(folder, ROOT)
             os.chdir(where)  # relative paths mean what they meant
             args = _parse(argv)
         ours, peers = _sides(args)
         rows = _rows(args)
         if folder is None:
             folder = archive.new_folder(Path(args.out).resolve())
-            archive.write_plan(folder, argv)
+            archive.write_plan(folder, argv, ROOT)
     except (ValueError, OSError) as error:
         print(f"bench_gate: error: {error}", file=sys.stderr)
         return ABORTED
     gate = Gate(args, folder, ours, peers, rows, argv)
     try:
         gate.run()
-    except KeyboardInterrupt:
-        gate.write(aborted=True)
+        verdict = gate.write()
+    except (Exception, KeyboardInterrupt) as error:  # none of them says that anything is slower
+        if not isinstance(error, KeyboardInterrupt):
+            traceback.print_exc()
+        with contextlib.suppress(OSError):
+            gate.write(aborted=True)
         print(f"aborted; continue with --resume {folder}", file=sys.stderr)
         return ABORTED
-    verdict = gate.write()
     print(f"{verdict}: {folder / 'SUMMARY.md'}")
     return EXIT[verdict]
 
@@ -67,6 +73,7 @@ class Gate:
         self.samples: dict[tuple, list[float]] = {}
         self.incomplete: set[tuple] = set()
         self.settings: dict[tuple, Settings] = {}
+        self.untried: set[tuple] = set()
         self.versions: dict[str, str] = {}
         self.load = archive.load_average()
         # Without flash attention, llama.cpp cannot keep quantized values.
@@ -108,14 +115,20 @@ class Gate:
         """Find a peer's best settings for one kind of test."""
         command = peer.trial(row, self.args.peer_threads, self.flash, self.args.cache_type)
         text = self.runner.run(f"{self._label(row)}.{peer.name}.trial", command, lambda text: peer.best(text, row), row)
-        if text is not None:
+        if text is None:  # against any other settings than the best nothing is judged
+            self.untried.add((peer.name, *row.group))
+        else:
             self.settings[(peer.name, *row.group)] = peer.best(text, row)
 
     def _measure(self, row: Row, side, number: str) -> None:
+        label = f"{self._label(row)}.{side.name}.{number}"
+        if (side.name, *row.group) in self.untried:
+            self.incomplete.add((row, side.name))
+            self.runner.skip(label, "its best settings are not known")
+            return
         default = Settings(self.args.threads)
         settings = self.settings.get((side.name, *row.group), default)
         command = side.call(row, settings, self.args.repetitions, self.args.cache_type)
-        label = f"{self._label(row)}.{side.name}.{number}"
         text = self.runner.run(label, command, lambda text: side.read(text, row), row)
         if text is None:
             self.incomplete.add((row, side.name))
@@ -188,13 +201,19 @@ def _rows(args) -> list[Row]:
     if not tests:
         raise ValueError("nothing to measure: neither prompts nor generations were given")
     models = dict.fromkeys(Path(path).resolve() for path in args.models)
-    return [Row(model, *test, depth) for model in models for depth in args.depths for test in tests]
+    rows = [Row(model, *test, depth) for model in models for depth in args.depths for test in tests]
+    names = dict.fromkeys(row.test for row in rows)
+    if unknown := [test for test in args.min_ratio if test and test not in names]:
+        raise ValueError(f"--min-ratio of {', '.join(unknown)}: the tests are {', '.join(names)}")
+    return rows
 
 
 def _ratio(text: str) -> tuple[str, float]:
     """``"1.0"`` as ("", 1.0), for every test; ``"pp256=4"`` as ("pp256", 4.0)."""
     test, _, number = text.rpartition("=")
-    return test, float(number)
+    if not 0 < (ratio := float(number)) < math.inf:
+        raise ValueError
+    return test, ratio
 
 
 def _counts(low: int):

@@ -108,7 +108,11 @@ def _context(api, model, args, n_ctx: int, threads: int, flash: int):
     params = api.llama_context_default_params()
     params.n_ctx, params.n_batch, params.n_ubatch = n_ctx, BATCH, MICRO_BATCH
     params.n_threads = params.n_threads_batch = threads
-    params.flash_attn_type = flash
+    # Older packages can switch it on or off, and have no third way.
+    if "flash_attn_type" in {name for name, *_ in params._fields_}:
+        params.flash_attn_type = flash
+    else:
+        params.flash_attn = flash > 0
     params.type_k, params.type_v = TYPES[args.ctk], TYPES[args.ctv]
     params.swa_full = False
     return api.llama_init_from_model(model, params)

@@ -50,7 +50,11 @@ def sample(args, only: str | None) -> dict[str, list[float]]:
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             raise ValueError((done.stderr.strip().splitlines() or ["the benchmark failed"])[-1])
-        for name, seconds in json.loads(done.stdout)["seconds"].items():
+        try:
+            measured = json.loads(done.stdout)["seconds"]
+        except KeyError as error:
+            raise ValueError(f"the benchmark's answer has no {error}") from None
+        for name, seconds in measured.items():
             out.setdefault(name, []).append(seconds)
         print(f"process {number} of {args.processes}", file=sys.stderr, flush=True)
     return out
@@ -66,17 +70,20 @@ def judge(seconds: list[float], baseline: float | None, tolerance: float, max_cv
 
 
 def record(args) -> int:
-    """Write the baseline, or the part of it that was measured."""
+    """Write the baseline, or the part of it that was measured. What is NOISY is no baseline: that of before stays."""
     here = host(args.threads)
     old = _read(args.baseline) if args.baseline.exists() else {"host": here, "seconds": {}}
     kept = old["seconds"] if old["host"] == here else {}
     samples = sample(args, args.only)
     medians = {name: statistics.median(seconds) for name, seconds in samples.items()}
     unsure = [name for name, seconds in samples.items() if noisy(seconds, args.max_cv / 100)]
-    document = {"host": here, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "seconds": kept | medians}
+    sure = {name: seconds for name, seconds in medians.items() if name not in unsure}
+    document = {"host": here, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "seconds": kept | sure}
     args.baseline.parent.mkdir(parents=True, exist_ok=True)
-    args.baseline.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    print(f"{args.baseline}: {len(medians)} operations" + (f"; NOISY: {', '.join(unsure)}" if unsure else ""))
+    part = args.baseline.with_name(args.baseline.name + ".part")
+    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
+    part.replace(args.baseline)
+    print(f"{args.baseline}: {len(sure)} operations" + (f"; NOISY, not recorded: {', '.join(unsure)}" if unsure else ""))
     return EXIT["NOISY"] if unsure else 0
 
 

@@ -63,8 +63,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("-n", "--tokens", type=int, default=64)
     parser.add_argument("-r", "--rounds", type=int, default=12)
     args = parser.parse_args(arguments)
-    set_num_threads(args.threads)
+    if args.tokens < 1 or args.rounds < 1:
+        parser.error("--tokens and --rounds must be at least 1")
     try:
+        set_num_threads(args.threads)
         whole, outside = profile(args.model, args.tokens, args.rounds)
     except (OSError, ValueError) as error:
         print(f"token_profile: error: {error}", file=sys.stderr)

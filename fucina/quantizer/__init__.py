@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fucina import ops
-from fucina.formats import FORMATS, QTensor, lookup
+from fucina.formats import BY_ID, FORMATS, QTensor, lookup
 from fucina.gguf import open_gguf
 
 from .imatrix import Imatrix, read_imatrix
@@ -158,8 +158,10 @@ def _makeable(name: str | None, has_imatrix: bool) -> str | None:
         return None
     spec = lookup(name)
     # One scale for the whole tensor cannot be had a few rows at a time.
-    if spec.tensor_scale or not spec.is_block and spec.name not in _FLOATS:
-        known = [row.name for row in FORMATS.values() if row.is_block and not row.tensor_scale]
+    # An id that two formats share is ggml's own to every other reader.
+    makeable = lambda row: row.is_block and not row.tensor_scale and BY_ID[row.ggml_id] is row
+    if not makeable(spec) and spec.name not in _FLOATS:
+        known = [row.name for row in FORMATS.values() if makeable(row)]
         raise ValueError(f"tensors cannot be made {spec.name}; possible: {', '.join([*_FLOATS, *known])}")
     if spec.imatrix == "required" and not has_imatrix:
         raise ValueError(f"tensors cannot be made {spec.name} without an importance matrix")
@@ -174,6 +176,8 @@ def _layer(name: str) -> int:
 def _metadata(metadata, mix: str, matrix, imatrix) -> list:
     """The entries of the old file but for its being split, and what this is now."""
     replaced = {"general.quantization_version", "general.file_type", "split.no", "split.count", "split.tensors.count"}
+    if matrix is not None:
+        replaced |= {f"quantize.imatrix.{key}" for key in ("file", "dataset", "entries_count", "chunks_count")}
     entries = [(key, metadata.types[key], metadata[key]) for key in metadata if key not in replaced]
     entries.append(("general.quantization_version", "uint32", _VERSION))
     entries.append(("general.file_type", "uint32", MIXES[mix][0]))
@@ -219,6 +223,8 @@ def _checked(path: str, changes, matrix, mix: str, allow_requantize: bool) -> di
 
 def _convert(tensor, change: Change, weights, writer: Writer) -> None:
     """Copy, or decode and encode a few rows at a time; a stack of matrices goes matrix by matrix."""
+    if 0 in change.shape:
+        return
     if change.before == change.after:
         writer.write(tensor.data if isinstance(tensor, QTensor) else tensor)
         if isinstance(tensor, QTensor) and tensor.scale is not None:

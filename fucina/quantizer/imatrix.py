@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import struct
 from dataclasses import dataclass
 
@@ -52,6 +53,8 @@ def read_imatrix(path) -> Imatrix:
         If it cannot be read.
     """
     path = os.fsdecode(path)
+    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # which opening it says
+        raise ValueError(f"{path}: not a regular file")
     with open(path, "rb") as file:
         modern = file.read(4) == b"GGUF"
     result = _modern(path) if modern else _older(path)
@@ -93,26 +96,24 @@ def _modern(path: str) -> Imatrix:
 
 def _older(path: str) -> Imatrix:
     """Count, then per entry: name, calls, values; then, perhaps, the number of chunks and the data set."""
-    with open(path, "rb") as file:
-        data = file.read()
-    at = 0
+    size = os.path.getsize(path)
 
     def take(n: int) -> bytes:
-        nonlocal at
-        if n < 0 or at + n > len(data):
-            raise ValueError(f"{path}: not an importance matrix, or cut short (byte {at})")
-        at += n
-        return data[at - n : at]
+        data = file.read(n) if 0 <= n <= size - file.tell() else b""
+        if len(data) != n:
+            raise ValueError(f"{path}: not an importance matrix, or cut short (byte {file.tell()})")
+        return data
 
     def number() -> int:
         return struct.unpack("<i", take(4))[0]
 
     columns = {}
-    for _ in range(max(number(), 0)):
-        name = take(number()).decode("utf-8", "replace")
-        calls, count = number(), number()
-        values = np.frombuffer(take(4 * count), "<f4").astype(np.float32)
-        columns[name] = values / np.float32(calls) if calls > 0 else values
-    chunks = max(number(), 0) if at < len(data) else 0
-    dataset = take(number()).decode("utf-8", "replace") if at < len(data) else None
+    with open(path, "rb") as file:
+        for _ in range(max(number(), 0)):
+            name = take(number()).decode("utf-8", "replace")
+            calls, count = number(), number()
+            values = np.frombuffer(take(4 * count), "<f4").astype(np.float32)
+            columns[name] = values / np.float32(calls) if calls > 0 else values
+        chunks = max(number(), 0) if file.tell() < size else 0
+        dataset = take(number()).decode("utf-8", "replace") if file.tell() < size else None
     return Imatrix(columns, dataset or None, chunks)

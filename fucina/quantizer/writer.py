@@ -121,13 +121,22 @@ class Writer:
         return self
 
     def write(self, data: np.ndarray) -> None:
-        """The next bytes of the current tensor; at its end the padding is added and the next one begins."""
+        """The next bytes of the current tensor; at its end the padding is added and the next one begins.
+
+        Empty tensors take nothing.
+        """
+        if not data.nbytes:
+            return
         if self._left == 0:
+            while self._next < len(self._sizes) and not self._sizes[self._next]:
+                self._next += 1
+            if self._next == len(self._sizes):
+                raise ValueError(f"{self.path} takes no more tensors, got {data.nbytes} bytes")
             self._left = self._sizes[self._next]
         if data.nbytes > self._left:
             raise ValueError(f"tensor {self._next} of {self.path} takes {self._left} more bytes, got {data.nbytes}")
         with self._named():
-            self._file.write(memoryview(np.ascontiguousarray(data)).cast("B") if data.nbytes else b"")
+            self._file.write(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
             self._left -= data.nbytes
             if self._left == 0:
                 self._file.write(bytes(-self._sizes[self._next] % self.alignment))
