@@ -412,7 +412,8 @@ def test_bad_input_is_status_2(play, capsys, arguments, complaint):
 
 
 @pytest.mark.parametrize("arguments", [[], ["m", "-p", "x"], ["m", "-p", "-1"], ["m", "-r", "0"], ["m", "-t", "0"],
-                                       ["m", "--min-ratio", "high"], ["m", "--min-ratio", "nan"], ["m", "--cache-type", "f8"]])  # fmt: skip
+                                       ["m", "--min-ratio", "high"], ["m", "--min-ratio", "nan"],
+                                       ["m", "--cache-type", "f8"]])  # fmt: skip
 def test_wrong_usage_is_status_2(capsys, arguments):
     with pytest.raises(SystemExit) as exit:
         bench_gate.main(arguments)
