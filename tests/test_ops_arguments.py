@@ -648,3 +648,28 @@ def test_set_num_threads_changes_nothing_but_speed(threads):
         for y in results[1:]:
             same(y, results[0], name)
     assert fucina.get_num_threads() == 5
+
+
+@pytest.mark.parametrize("kind", ["int8", "int16", "int32", "int64", ">i2"])
+def test_negative_ids_of_any_width(kind):
+    table = np.zeros((70_000, 1), np.float32)
+    for value in (-1, -128):
+        with pytest.raises(ValueError, match=r"ids must be in \[0, 70000\), got values from"):
+            ops.embedding(np.array([0, value], kind), table)
+    assert ops.embedding(np.array([0, 127], kind), table).shape == (2, 1)
+
+
+def test_ids_that_the_output_overlaps():
+    table = np.arange(256, dtype=np.float32).reshape(16, 16)
+    memory = np.zeros(64, np.int64)
+    ids, out = memory[:4], memory.view(np.float32)[:64].reshape(4, 16)
+    ids[:] = 3, 1, 2, 15
+    expected = table[[3, 1, 2, 15]]
+    np.testing.assert_array_equal(ops.embedding(ids, table, out=out), expected)
+
+
+def test_packed_weights_have_the_bytes_of_their_shape():
+    w = ops.quantize(np.zeros((9, 64), np.float32), "q4_0").pack()
+    for data, shape in ((w.data[:1], w.shape), (w.data[:, :-1], w.shape), (w.data.view(np.int8), w.shape), (w.data, (9, 96))):
+        with pytest.raises(ValueError, match="packed q4_0 weights of shape"):
+            PackedQTensor(data, w.spec, shape)

@@ -216,3 +216,15 @@ def test_wrong_arguments():
 def test_any_shape(seq, heads, pairs, rest, interleaved):
     x = normal(seq, heads, 2 * pairs + rest)
     check(x, np.arange(seq), mode="interleaved" if interleaved else "half", dims=2 * pairs)
+
+
+@pytest.mark.parametrize(("positions", "pairs", "factors", "error"), [
+    ([0, 1], 1, np.ones(1000), ValueError), ([0, 1], 4, [2.0], ValueError), ([0, 1], 2, [[1.0, 1.0]], ValueError),
+    ([0, 1], 2, [1.0, -1e-20], ValueError), ([0, 1], 2, [1.0, 0.0], ValueError), ([0, 1], 2, [1.0, np.nan], ValueError),
+    ([0, 1], 2, ["a", "b"], ValueError), ([[0, 1]], 2, None, ValueError), (3, 2, None, ValueError),
+    ([1], -1, None, ValueError),
+    ([1], 2.0, None, TypeError),
+])  # fmt: skip
+def test_tables_of_what_does_not_fit(positions, pairs, factors, error):
+    with pytest.raises(error, match="freq_factors must|positions must have one axis|pairs must be"):
+        ops.rope_tables(positions, pairs, freq_factors=factors)

@@ -126,6 +126,9 @@ class PackedQTensor:
     __slots__ = ("data", "format", "scale", "shape", "spec", "__weakref__")
 
     def __init__(self, data: np.ndarray, spec: Format, shape: tuple[int, int], scale: np.float32 | None = None):
+        panels = (-(-shape[0] // 8), 8 * spec.row_bytes(shape[1]))
+        if data.dtype != np.uint8 or data.shape != panels:
+            raise ValueError(f"packed {spec.name} weights of shape {shape} are uint8 {panels}, got {data.dtype} {data.shape}")
         self.data = data
         self.scale = scale
         self.spec = spec

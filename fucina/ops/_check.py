@@ -121,5 +121,6 @@ def axis_index(axis, ndim: int) -> int:
 
 def below(ids: np.ndarray, n: int) -> bool:
     """True when all ``ids``, integers of any type, are in ``[0, n)``. There must be at least one."""
-    # Without its sign a negative number is a large one.
-    return int(ids.view(ids.dtype.str.replace("i", "u")).max()) < n
+    # Without its sign a negative number is larger than any n, if it has 64 bits.
+    unsigned = ids if ids.dtype.kind == "u" else ids.astype(np.int64, copy=False).view(np.uint64)
+    return int(unsigned.max()) < n

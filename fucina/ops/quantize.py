@@ -82,7 +82,7 @@ def embedding(ids, table, *, out=None) -> np.ndarray:
     n, k = table.shape
     if ids.size and not _check.below(ids, n):
         raise ValueError(f"ids must be in [0, {n}), got values from {ids.min()} to {ids.max()}")
-    target = _check.Output(out, ids.shape + (k,), data)
+    target = _check.Output(out, ids.shape + (k,), data, ids)
     if target.array.size:
         if not (data.flags.c_contiguous and data.flags.aligned):
             # A copy of the rows asked for, not of the table.

@@ -47,13 +47,24 @@ def rope_tables(positions, pairs: int, theta: float = 1e4, freq_scale: float = 1
 
     Raises
     ------
+    TypeError
+        If ``pairs`` is no integer.
     ValueError
-        If an angle is 2^40 or more.
+        If it is negative, shapes do not fit, a factor is not above 0, or an angle is 2^40 or more.
     """
+    if (pairs := _check.integer(pairs, "pairs")) < 0:
+        raise ValueError(f"pairs must be at least 0, got {pairs}")
     freq = _frequencies(pairs, _check.positive(theta, "theta"), _check.positive(freq_scale, "freq_scale"))
     if freq_factors is not None:
-        freq = freq / np.asarray(freq_factors, np.float64)
-    positions = np.ascontiguousarray(positions, np.float64)
+        freq_factors = np.asarray(freq_factors)
+        if freq_factors.shape != (pairs,):
+            raise ValueError(f"freq_factors must have shape ({pairs},), got {freq_factors.shape}")
+        if freq_factors.dtype.kind not in "iuf" or not (freq_factors > 0).all():
+            raise ValueError(f"freq_factors must be numbers above 0, got {_check.describe(freq_factors)}")
+        freq = freq / freq_factors.astype(np.float64)
+    positions = np.asarray(positions, np.float64, order="C")
+    if positions.ndim != 1:
+        raise ValueError(f"positions must have one axis, got shape {positions.shape}")
     cos, sin = np.empty((2, len(positions), pairs), np.float32)
     if cos.size:
         farthest = np.abs(positions).max() * freq.max()
@@ -110,12 +121,6 @@ def rope(x, positions, *, mode: str = "half", theta: float = 1e4, dims: int | No
         positions = np.asarray(positions)
         if positions.shape != (seq,) or seq and positions.dtype.kind not in "iu":
             raise ValueError(f"positions must be {seq} integers, got {_check.describe(positions)}")
-        if freq_factors is not None:
-            freq_factors = np.asarray(freq_factors)
-            if freq_factors.shape != (pairs,):
-                raise ValueError(f"freq_factors must have shape ({pairs},), got {freq_factors.shape}")
-            if freq_factors.dtype.kind not in "iuf" or not (freq_factors > 0).all():
-                raise ValueError(f"freq_factors must be numbers above 0, got {_check.describe(freq_factors)}")
         tables = rope_tables(positions, pairs, theta, freq_scale, freq_factors)
     cos, sin = (_check.f32(t, "tables", 2) for t in tables)
     if cos.shape != (seq, pairs) or sin.shape != (seq, pairs):
