@@ -204,11 +204,15 @@ class Cursor:
         n = self.number(_U64, f"the length of {what}")
         if n > self.size - self.pos:
             raise self.error(f"{what} is {n} bytes long, {self.size - self.pos} are left in the file", start)
-        self.text_left -= n
-        if self.text_left < 0:
-            raise self.error(f"{what} brings the text in the header to over {_MAX_TEXT} bytes", start)
+        self.count_text(n, what, start)
         self.pos += n
         return self.view[self.pos - n : self.pos]
+
+    def count_text(self, n: int, what: str, at: int) -> None:
+        """So many bytes more are text."""
+        self.text_left -= n
+        if self.text_left < 0:
+            raise self.error(f"{what} brings the text in the header to over {_MAX_TEXT} bytes", at)
 
     def name(self, what: str, taken: Mapping) -> str:
         """A key or tensor name: UTF-8, of sane length, and new."""
@@ -240,9 +244,7 @@ class Cursor:
                 offsets.pop()
             i = len(offsets) - 1
             raise self.error(f"string {i} of the {n} of {what} does not end inside the file", offsets[-1])
-        self.text_left -= pos - self.pos - 8 * n
-        if self.text_left < 0:
-            raise self.error(f"{what} brings the text in the header to over {_MAX_TEXT} bytes", self.pos)
+        self.count_text(pos - self.pos - 8 * n, what, self.pos)
         self.pos = pos
         self.strings_left -= n
         return StringArray(view, offsets)
@@ -304,13 +306,18 @@ class Part:
             pass
 
 
-def _map(path: str) -> mmap.mmap:
-    """Map a file for reading; OSError where there is none, ValueError where it cannot be a GGUF file."""
+def require_regular(path: str) -> None:
+    """OSError where there is no file, ValueError where it is a pipe or a device: opening a pipe would wait for its writer."""
     mode = os.stat(path).st_mode
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    if not stat.S_ISREG(mode):  # opening a pipe would wait for its writer
+    if not stat.S_ISREG(mode):
         raise ValueError(f"{path}: not a regular file")
+
+
+def _map(path: str) -> mmap.mmap:
+    """Map a file for reading; OSError where there is none, ValueError where it cannot be a GGUF file."""
+    require_regular(path)
     with open(path, "rb") as file:
         magic = file.read(4)
         if magic != b"GGUF":

@@ -68,19 +68,19 @@ class Runner:
         start = time.perf_counter()
         # An older answer must not be taken for this command's when that fails.
         Path(f"{path}.stdout").unlink(missing_ok=True)
-        _write(path, ".cmd", shlex.join(command) + "\n")
+        write_whole(f"{path}.cmd", shlex.join(command) + "\n")
         problem, out, err = self._process(command)
         self._seconds += time.perf_counter() - start + self.cooldown
         self._timed += 1
-        _write(path, ".stderr", err)
+        write_whole(f"{path}.stderr", err)
         if not problem:
             problem = _problem(check, out)
         if problem:
             self.failed[label] = problem
-            _write(path, ".failed", out)
+            write_whole(f"{path}.failed", out)
             self._say(label, problem)
             return None
-        _write(path, ".stdout", out)
+        write_whole(f"{path}.stdout", out)
         answer = check(out)
         self._say(label, f"{statistics.median(answer):.2f} tokens/s" if isinstance(answer, list) else str(answer))
         return out
@@ -127,11 +127,11 @@ def _problem(check, text: str) -> str:
     return ""
 
 
-def _write(path: Path, suffix: str, text: str) -> None:
+def write_whole(path: Path | str, text: str) -> None:
     """Write a file so that it is there as a whole or not at all."""
     part = Path(f"{path}.part")
     part.write_text(text, encoding="utf-8")
-    os.replace(part, f"{path}{suffix}")
+    os.replace(part, path)
 
 
 def _read_through(path: Path) -> None:

@@ -80,9 +80,7 @@ def record(args) -> int:
     sure = {name: seconds for name, seconds in medians.items() if name not in unsure}
     document = {"host": here, "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", "seconds": kept | sure}
     args.baseline.parent.mkdir(parents=True, exist_ok=True)
-    part = args.baseline.with_name(args.baseline.name + ".part")
-    part.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    part.replace(args.baseline)
+    archive.write_whole(args.baseline, json.dumps(document, indent=1))
     print(f"{args.baseline}: {len(sure)} operations" + (f"; NOISY, not recorded: {', '.join(unsure)}" if unsure else ""))
     return EXIT["NOISY"] if unsure else 0
 

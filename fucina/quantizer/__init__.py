@@ -247,7 +247,7 @@ def _convert(tensor, change: Change, weights, writer: Writer) -> None:
             if not _finite(encoded):
                 raise ValueError(f"tensor {change.name!r} cannot become {change.after}: its numbers, or their importances, "
                                  "are too large; what is encoded holds NaN or infinity")
-            writer.write(encoded.data if isinstance(encoded, QTensor) else encoded.view(np.uint8))
+            writer.write(encoded.data if isinstance(encoded, QTensor) else encoded)
 
 
 def _finite(encoded) -> bool:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from dataclasses import dataclass
 
 import numpy as np
 
+from fucina._gguf_header import require_regular
 from fucina.gguf import open_gguf
 
 __all__ = ["Imatrix", "read_imatrix"]
@@ -53,8 +53,7 @@ def read_imatrix(path) -> Imatrix:
         If it cannot be read.
     """
     path = os.fsdecode(path)
-    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # which opening it says
-        raise ValueError(f"{path}: not a regular file")
+    require_regular(path)
     with open(path, "rb") as file:
         modern = file.read(4) == b"GGUF"
     result = _modern(path) if modern else _older(path)
