@@ -44,7 +44,8 @@ def attention(q, k, v, *, causal: bool = True, scale: float | None = None, windo
     scale : float, optional
         1 / sqrt(d) by default.
     window : int
-        Number of keys that a query sees, its own included; 0 is unlimited.
+        Number of keys that a query sees, its own included; 0 is unlimited. Only the past is limited: without ``causal``
+        a query sees all keys behind it as well.
     bias : array_like of float32, shape (seq, kv_seq), optional
         Added to the scaled scores.
     out : ndarray of float32, shape (seq, heads, d), optional
